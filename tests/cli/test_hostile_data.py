@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from headwise.cli import main
+from headwise.data.own import tables
 from headwise.data.own.description import MISSING
 from headwise.data.own.guess import guess_description
-from headwise.data.own.readers import tables
 
 INIT = ("data", "init")
 COLUMNS = ("--clients", "client", "--target", "y")

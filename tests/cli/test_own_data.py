@@ -97,12 +97,12 @@ def test_names_parts_and_fitted_numbers_of_clients(patients: Path, capsys: pytes
 def test_large_data_give_the_same_bits(
     patients: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headwise.data.own.readers import large
+    from headwise.data.own import raw
 
     call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     experiment = Experiment(data="data.toml")
     small = divide(experiment, patients).clients()
-    monkeypatch.setattr(large, "LARGE", 50)
+    monkeypatch.setattr(raw, "LARGE", 50)
     mapped = divide(experiment, patients).clients()
     assert mapped.x.numpy().tobytes() == small.x.numpy().tobytes()
 

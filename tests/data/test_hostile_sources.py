@@ -29,8 +29,7 @@ from tiny_files import (
 from headwise.data.sources.ag_news import AGNews
 from headwise.data.sources.cifar10 import CIFAR10
 from headwise.data.sources.heart_disease import HeartDisease
-from headwise.data.sources.images import NAMES, read_idx
-from headwise.data.sources.mnist import MNIST
+from headwise.data.sources.mnist import MNIST, NAMES, read_idx
 from headwise.data.sources.office_caltech10 import OfficeCaltech10
 from headwise.data.sources.tiny_imagenet import TinyImageNet
 from headwise.errors import DataError

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.data.pickles import read_batch, read_names, read_pickle
+from headwise.data.pickles import read_pickle
+from headwise.data.sources.cifar10 import read_batch, read_names
 from headwise.errors import DataError
 
 

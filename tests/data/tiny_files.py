@@ -16,7 +16,7 @@ from scipy.io import savemat
 from headwise.data.dataset import Dataset
 from headwise.data.sources.cifar10 import BATCHES
 from headwise.data.sources.heart_disease import HOSPITALS
-from headwise.data.sources.images import NAMES
+from headwise.data.sources.mnist import NAMES
 from headwise.data.sources.office_caltech10 import DOMAINS
 
 RNG = np.random.default_rng(0)

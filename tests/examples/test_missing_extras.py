@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwise.app.tune import tune
-from headwise.data.own.readers import images, tables
+from headwise.data.own import images, tables
 from headwise.errors import HeadwiseError
 from headwise.exports import network, programs
 from headwise.methods.fedavg import FedAvg

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from headwise.data.own.arrays import load_npz
 from headwise.data.own.check import check
 from headwise.data.own.description import description_from, read_description
 from headwise.data.own.findings import raise_errors
 from headwise.data.own.guess import guess_description
-from headwise.data.own.readers.arrays import load_npz
-from headwise.data.own.readers.images import open_image
+from headwise.data.own.images import open_image
 from headwise.data.preprocessing import sums_from_json, sums_to_json
 from headwise.errors import ConfigError, DataError
 

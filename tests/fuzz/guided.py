@@ -54,9 +54,9 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
     from test_fuzz_models import make_models, with_file
     from test_fuzz_settings import GOOD
 
-    import headwise.data.pickles as pickles
     import headwise.engine.client.state as state
     import headwise.settings.experiment as config
+    from headwise.data.sources.cifar10 import read_batch
     from headwise.disk.files import seal, write_json
     from headwise.errors import ConfigError, DataError, HeadwiseError
     from headwise.exports.card import FILES
@@ -120,7 +120,7 @@ def batches(data: bytes) -> None:
     path = ROOM / "batch"
     path.write_bytes(data)
     try:
-        x, y = pickles.read_batch(path, "labels", 10)
+        x, y = read_batch(path, "labels", 10)
     except DataError:
         return
     assert len(x) == len(y)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.data.files import unpack
-from headwise.data.pickles import read_batch
+from headwise.data.sources.cifar10 import read_batch
 from headwise.errors import DataError
 
 

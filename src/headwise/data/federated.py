@@ -18,7 +18,7 @@ from ..models.base import Task
 from ..settings.options import TargetRange
 from ..tasks.registry import kind_of
 from .dataset import Dataset
-from .own.readers.large import map_empty
+from .own.raw import map_empty
 from .partition.base import count_labels
 from .preprocessing import Fitted, Sums, fit, fit_all, mean_and_deviation, measure, sum_clients, sums_from_json
 from .splits import NOTHING, Floor, Parts, Summary, hash_partition, summarize

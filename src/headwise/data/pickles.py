@@ -7,7 +7,6 @@ record their arguments, from which the array is built afterwards; any other name
 from __future__ import annotations
 
 import io
-import math
 import pickle
 import pickletools
 from pathlib import Path
@@ -17,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .files import check_labels, read_bytes
-
-PIXELS = (3, 32, 32)
+from .files import read_bytes
 
 
 class _Recorded:
@@ -59,32 +56,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
     }
     try:
         _check_sizes(data)
-        content = {_to_text(key): value for key, value in reader.load().items()}
+        content = {to_text(key): value for key, value in reader.load().items()}
         return {key: _to_array(value) if isinstance(value, _Recorded) else value for key, value in content.items()}
     except DataError:
         raise
     except Exception:  # hostile bytes can raise anything
         raise DataError(f"{path} is not a pickle of images and labels, or is damaged.") from None
-
-
-def read_batch(path: Path, key: str, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images [n, 3, 32, 32], and the labels [n] under `key`."""
-    batch = read_pickle(path)
-    x = batch.get("data")
-    y = batch.get(key)
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
-        raise DataError(f"{path} must hold 'data' of {math.prod(PIXELS)} bytes per image.")
-    if not isinstance(y, list) or not all(type(label) is int and 0 <= label < classes for label in y):
-        raise DataError(f"{path} must hold {key!r}, a list of whole numbers from 0 to {classes - 1}.")
-    return x.reshape(-1, *PIXELS), check_labels(np.array(y, np.int64), classes, len(x), path)
-
-
-def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
-    """The label names under `key`."""
-    names = read_pickle(path).get(key)
-    if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
-        raise DataError(f"{path} must hold {key!r}, a list of {count} names.")
-    return tuple(map(_to_text, names))
 
 
 def _check_sizes(data: bytes) -> None:
@@ -109,5 +86,5 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _to_text(value: str | bytes) -> str:
+def to_text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

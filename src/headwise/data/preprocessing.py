@@ -26,9 +26,9 @@ from ..errors import ConfigError, DataError
 from ..settings.fields import build, dump
 from .own.description import MISSING, Preprocess
 from .own.findings import raise_errors
-from .own.readers.images import Pictures
-from .own.readers.raw import Form
-from .own.readers.values import BAG, Hashing, cell_text, count_words, to_numbers
+from .own.images import Pictures
+from .own.raw import Form
+from .own.values import BAG, Hashing, cell_text, count_words, to_numbers
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.own.description import MISSING
-from ..data.own.readers.raw import Form
+from ..data.own.raw import Form
 from ..data.preprocessing import Fitted, Unknown, encode_samples, from_state, to_state
 from ..errors import ConfigError, DataError
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 from ..app import registry
-from ..data.own.readers.values import BAG, LENGTH
+from ..data.own.values import BAG, LENGTH
 from ..data.preprocessing import Fitted
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError

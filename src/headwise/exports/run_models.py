@@ -21,7 +21,7 @@ from ..contract.method import record_types
 from ..data.dataset import Dataset
 from ..data.federated import FederatedData, clients_at_sites, task_at_sites
 from ..data.own.description import MISSING, PARTS, Description, Features, read_description
-from ..data.own.readers.values import cell_text
+from ..data.own.values import cell_text
 from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_state
 from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model

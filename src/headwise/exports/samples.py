@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.own.arrays import load_npz
 from ..data.own.description import PARTS, Description, read_description
 from ..data.own.findings import raise_errors
+from ..data.own.images import Pictures
 from ..data.own.layout import SUFFIXES, Piece, list_image_folders, list_pieces, suffix_of
 from ..data.own.load import read_raw
-from ..data.own.readers.arrays import load_npz
-from ..data.own.readers.images import Pictures
-from ..data.own.readers.tables import columns_of, read_blocks
-from ..data.own.readers.values import cell_text, to_numbers
+from ..data.own.tables import columns_of, read_blocks
+from ..data.own.values import cell_text, to_numbers
 from ..data.preprocessing import CellError, Unknown, warn_of_unknown
 from ..errors import DataError
 from ..settings.fields import build
@@ -142,7 +142,7 @@ def _tables(d: Description, model: TrainedModel, selection: Selection, files: Se
             for at in range(0, len(mine), ROWS):
                 rows = np.array(mine[at : at + ROWS])
                 cells = {name: block.columns[name][rows] for name in columns}
-                numbers = [block.row(int(i)) for i in rows]
+                numbers = block.lines[rows].tolist()
                 if form == "image":
                     raw: Any = [piece.path.parent / str(c) for c in cells[columns[0]]]
                 else:

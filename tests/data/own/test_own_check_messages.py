@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from own_files import HEAD, ROWS, TABLE, describe, findings, npz, picture, pictures, table
 
+from headwise.data.own import images as reader
 from headwise.data.own.description import Description, read_description
 from headwise.data.own.load import load
 from headwise.data.own.objects import store
-from headwise.data.own.readers import images as reader
 from headwise.errors import ConfigError
 from headwise.settings.options import TargetRange
 

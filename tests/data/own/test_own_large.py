@@ -15,7 +15,7 @@ from headwise.data.own.description import read_description
 from headwise.data.own.layout import hash_files, read_hashes
 from headwise.data.own.load import load
 from headwise.data.own.objects import store
-from headwise.data.own.readers.large import JoinedArrays, locate_array
+from headwise.data.own.raw import JoinedArrays, locate_array
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import DataError, HeadwiseError, RunError
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from own_files import HEAD, ROWS, TABLE, describe, npz, picture, pictures, table
 
+from headwise.data.own import raw
 from headwise.data.own.layout import fingerprint
 from headwise.data.own.load import Loaded, load
-from headwise.data.own.readers import large
 from headwise.errors import DataError
 
 X = np.arange(12.0).reshape(6, 2)
@@ -234,7 +234,7 @@ def test_masks_of_black_and_white(tmp_path: Path) -> None:
 def test_what_is_large_lies_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = table(tmp_path, ROWS * 30)
     small = load(d).dataset.x
-    monkeypatch.setattr(large, "LARGE", 100)
+    monkeypatch.setattr(raw, "LARGE", 100)
     mapped = load(d).dataset.x
     assert isinstance(mapped, np.memmap)
     assert not isinstance(small, np.memmap)

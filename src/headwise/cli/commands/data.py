@@ -214,7 +214,7 @@ def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, 
     experiment = experiment_of(None, changes, {**given, "data": data})
     from ...app.launch import data_folder
     from ...app.prepare import divide
-    from ...data.own.deal import deal as write_folders
+    from ...data.own.objects import deal as write_folders
     from ...disk.files import explain_write_errors
 
     federation = divide(experiment, data_folder(data_dir))

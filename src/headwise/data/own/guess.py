@@ -20,13 +20,13 @@ from ...errors import ConfigError, DataError, nearest
 from ...settings.fields import dump, field_help
 from ...tasks.registry import TASKS, kind_of
 from ...tasks.segmentation import Segmentation
+from .arrays import load_npz
 from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
 from .findings import Findings
+from .images import read_sizes
 from .layout import IMAGES, SUFFIXES, list_files, list_folder, stem_of, suffix_of
-from .readers.arrays import load_npz
-from .readers.images import read_sizes
-from .readers.tables import COLUMNS, COMMA, columns_of, lines_of, list_dictionaries, open_text, read_blocks, with_point
-from .readers.values import are_dates, to_number
+from .tables import COLUMNS, COMMA, columns_of, lines_of, list_dictionaries, open_text, read_blocks, with_point
+from .values import are_dates, to_number
 
 ROWS = 5000
 """rows per column that are sampled"""

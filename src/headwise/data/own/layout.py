@@ -14,7 +14,7 @@ from ...disk.files import read_json
 from ...errors import ConfigError, DataError, RunError
 from .description import PARTS, Description
 from .findings import DataFinding, Report
-from .readers.large import REFERENCES, list_referenced_files
+from .raw import REFERENCES, list_referenced_files
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SUFFIXES = {

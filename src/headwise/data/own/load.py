@@ -26,14 +26,14 @@ from ..dataset import Dataset, LabelType, cast_labels
 from ..partition.base import group
 from ..preprocessing import FeatureColumn, Preprocessing
 from ..splits import parse_split, size_parts
+from .arrays import read_arrays, read_npz
 from .description import MISSING, Description
 from .findings import LISTED, DataFinding, Report, as_passed, name_passed, raise_errors
+from .images import has_masks, read_images
 from .layout import Hashes, fingerprint
-from .readers.arrays import read_arrays, read_npz
-from .readers.images import has_masks, read_images
-from .readers.raw import Builder, Raw
-from .readers.tables import read_tables
-from .readers.values import Codes, DateError, cell_text, guess_label_type, parse_dates
+from .raw import Builder, Raw
+from .tables import read_tables
+from .values import Codes, DateError, cell_text, guess_label_type, parse_dates
 
 MANY = 20
 """a target with more different integers than this is a quantity, if there is more than one per ten samples"""

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import DataError
-from ..dataset import Dataset, Source
+from ..dataset import Dataset, Part, Source, merge_parts
 from ..files import Download, Layout, check_labels, locate, read_bytes
-from ..pickles import PIXELS, read_batch
-from .images import Part, merge
+from ..pickles import read_pickle, to_text
 
+PIXELS = (3, 32, 32)
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 BINARY = Layout(
     ("cifar-10-batches-bin", "cifar-10", "cifar-10/cifar-10-batches-bin"),
@@ -46,7 +46,7 @@ class CIFAR10(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the binary batches, or the python batches if only those are there; the images are the same."""
         *train, test = map(_read, locate(folder, BINARY, PYTHON))
-        return merge(train, [test], CLASSES)
+        return merge_parts(train, [test], CLASSES)
 
 
 def _read(path: Path) -> Part:
@@ -58,3 +58,23 @@ def _read(path: Path) -> Part:
         raise DataError(f"{path} has {len(data)} bytes, but must have {record} for each image.")
     rows = data.reshape(-1, record)
     return rows[:, 1:].reshape(-1, *PIXELS), check_labels(rows[:, 0], len(CLASSES), len(rows), path)
+
+
+def read_batch(path: Path, key: str, classes: int) -> Part:
+    """Images [n, 3, 32, 32], and the labels [n] under `key`."""
+    batch = read_pickle(path)
+    x = batch.get("data")
+    y = batch.get(key)
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
+        raise DataError(f"{path} must hold 'data' of {math.prod(PIXELS)} bytes per image.")
+    if not isinstance(y, list) or not all(type(label) is int and 0 <= label < classes for label in y):
+        raise DataError(f"{path} must hold {key!r}, a list of whole numbers from 0 to {classes - 1}.")
+    return x.reshape(-1, *PIXELS), check_labels(np.array(y, np.int64), classes, len(x), path)
+
+
+def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
+    """The label names under `key`."""
+    names = read_pickle(path).get(key)
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
+        raise DataError(f"{path} must hold {key!r}, a list of {count} names.")
+    return tuple(map(to_text, names))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..dataset import Dataset, Source
+from ..dataset import Dataset, Source, merge_parts
 from ..files import Download, Layout, locate
-from ..pickles import read_batch, read_names
-from .images import merge
+from .cifar10 import read_batch, read_names
 
 FILES = Layout(
     ("cifar-100-python", "cifar-100", "cifar-100/cifar-100-python"),
@@ -35,4 +34,4 @@ class CIFAR100(Source):
         train, test, meta = locate(folder, FILES)
         classes = read_names(meta, f"{self.labels}_label_names", 100 if self.labels == "fine" else 20)
         parts = [read_batch(path, f"{self.labels}_labels", len(classes)) for path in (train, test)]
-        return merge(parts[:1], parts[1:], classes)
+        return merge_parts(parts[:1], parts[1:], classes)

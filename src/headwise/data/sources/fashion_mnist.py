@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..dataset import Dataset, Source
+from ..dataset import Dataset, Source, merge_parts
 from ..files import locate
-from .images import make_idx_layout, merge, read_pair
+from .mnist import make_idx_layout, read_pair
 
 FILES = make_idx_layout(
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -34,4 +34,4 @@ class FashionMNIST(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the four idx files."""
         x, y, test_x, test_y = locate(folder, FILES)
-        return merge([read_pair(x, y, 10)], [read_pair(test_x, test_y, 10)], CLASSES)
+        return merge_parts([read_pair(x, y, 10)], [read_pair(test_x, test_y, 10)], CLASSES)

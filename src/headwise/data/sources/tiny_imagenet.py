@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from ..dataset import Dataset, Source
+from ..dataset import Dataset, Part, Source, merge_parts
 from ..files import Download, Layout, locate, read_text
 from ..own.findings import raise_errors
-from ..own.readers.images import open_image
-from .images import Part, merge
+from ..own.images import open_image
 
 FILES = Layout(
     ("tiny-imagenet-200",),
@@ -44,7 +43,7 @@ class TinyImageNet(Source):
             raise DataError(f"{ids} must list WordNet ids like n01443537.")
         train = [_train_part(ids.parent, kind, label) for label, kind in enumerate(kinds)]
         test = [_read_val(ids.parent / "val", kinds)] if self.include_val else []
-        return merge(train, test, _read_names(glossary, kinds))
+        return merge_parts(train, test, _read_names(glossary, kinds))
 
 
 def _train_part(root: Path, kind: str, label: int) -> Part:

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -19,12 +19,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....disk.jsontext import to_json
-from ....errors import DataError, nearest
-from ..description import Description
-from ..findings import DataFinding, Report
-from ..layout import list_pieces
+from ...disk.jsontext import to_json
+from ...errors import DataError, nearest
+from .description import Description
+from .findings import DataFinding, Report
 from .images import Pictures
+from .layout import list_pieces
 from .raw import Builder, Form, Raw
 from .values import BAG, Codes, Hashing, to_numbers
 
@@ -49,18 +49,12 @@ class RowBlock:
     """Rows of one file, column by column: numbers, or objects (strings, lists, None)."""
 
     file: Path
-    first: int
-    """the number of the first row, as an editor or a spreadsheet counts"""
+    lines: NDArray[np.int64]
+    """the number of each row, as an editor or a spreadsheet counts"""
     columns: dict[str, NDArray[Any]]
-    lines: NDArray[np.int64] | None = None
-    """the number of each row, if rows were left out or span several lines"""
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def row(self, i: int) -> int:
-        """The number of its i-th row in the file."""
-        return self.first + i if self.lines is None else int(self.lines[i])
+        return len(self.lines)
 
 
 def read_blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
@@ -127,7 +121,7 @@ def _read_csv(path: Path, d: Description, columns: Sequence[str], report: Report
                     kept = [[with_point(cell) for cell in row] for row in kept]
                 cells = np.array(kept, dtype=object)
                 by_name = {name: cells[:, place[name]] for name in columns}
-                yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
+                yield RowBlock(path, np.array(lines, np.int64), by_name)
 
 
 def _read_jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
@@ -142,7 +136,7 @@ def _read_jsonl(path: Path, d: Description, columns: Sequence[str], report: Repo
                     lines.append(line)
             if kept:
                 by_name = {name: _to_objects([row.get(name) for row in kept]) for name in columns}
-                yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
+                yield RowBlock(path, np.array(lines, np.int64), by_name)
 
 
 def with_point(cell: str) -> str:
@@ -195,7 +189,8 @@ def _read_parquet(path: Path, d: Description, columns: Sequence[str], report: Re
     try:
         for batch in file.iter_batches(_rows_per_block(len(columns)), columns=list(columns)):
             if batch.num_rows:
-                yield RowBlock(path, at, {name: _from_arrow(batch.column(name)) for name in columns})
+                cells = {name: _from_arrow(batch.column(name)) for name in columns}
+                yield RowBlock(path, np.arange(at, at + batch.num_rows), cells)
             at += batch.num_rows
     except (ValueError, NotImplementedError, MemoryError) as error:  # pyarrow's own errors derive from these
         raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
@@ -274,7 +269,8 @@ def _add_block(
             cells[nested] = None
         owner = builder.clients.of(cells)
     if (dropped := _report_unusable(d, block, owner, builder.report)).any():
-        block = _keep(block, ~dropped)
+        kept = {name: cells[~dropped] for name, cells in block.columns.items()}
+        block = RowBlock(block.file, block.lines[~dropped], kept)
         owner = owner[~dropped]
     x = encoder.encode(block, builder.report) if len(block) else None
     if x is None:
@@ -288,7 +284,7 @@ def _add_block(
         parts = _read_parts(d, block, builder.report)
     elif d.split.by == "time":
         time = block.columns[d.split.column]
-    builder.add(block, x, owner, labels=labels, part=parts, time=time)
+    builder.add(block.file, block.lines, x, owner, labels=labels, part=parts, time=time)
 
 
 def _report_unusable(d: Description, block: RowBlock, owner: NDArray[np.int64], report: Report) -> NDArray[np.bool_]:
@@ -297,20 +293,15 @@ def _report_unusable(d: Description, block: RowBlock, owner: NDArray[np.int64], 
     for i in np.flatnonzero(dropped):
         state = "is a list or an object" if isinstance(block.columns[d.client][i], NESTED) else "is empty"
         text = f"the cell {state}, so the row belongs to no client."
-        report(DataFinding("error", "missing client", text, block.file, block.row(int(i)), d.client))
+        report(DataFinding("error", "missing client", text, block.file, int(block.lines[i]), d.client))
     for name, cells in block.columns.items():
         nested = _are_nested(cells, lists=name in d.target) & (owner >= 0)
         for i in np.flatnonzero(nested):
             kind = type(cells[i]).__name__
             text = f"the cell is a {kind}, but must be a number or a text{' or a list of them' * (name in d.target)}."
-            report(DataFinding("error", "nested cell", text, block.file, block.row(int(i)), name))
+            report(DataFinding("error", "nested cell", text, block.file, int(block.lines[i]), name))
         dropped |= nested
     return dropped
-
-
-def _keep(block: RowBlock, kept: NDArray[np.bool_]) -> RowBlock:
-    rows = np.array([block.row(int(i)) for i in np.flatnonzero(kept)], np.int64)
-    return replace(block, columns={name: cells[kept] for name, cells in block.columns.items()}, lines=rows)
 
 
 def _are_nested(cells: NDArray[Any], *, lists: bool) -> NDArray[np.bool_]:
@@ -331,7 +322,7 @@ def _read_parts(d: Description, block: RowBlock, report: Report) -> NDArray[np.i
     for i, cell in enumerate(cells):
         if cell not in known:
             text = f"{cell!r} is not a part: use one of {', '.join(known)}."
-            report(DataFinding("error", "unknown part", text, block.file, block.row(i), d.split.column))
+            report(DataFinding("error", "unknown part", text, block.file, int(block.lines[i]), d.split.column))
     return np.array([known.get(cell, 0) for cell in cells], np.int8)
 
 
@@ -375,12 +366,12 @@ class Encoder:
 
         def wrong(i: int) -> None:
             text = f"{cells[i]!r} is not a number and not listed in missing."
-            report(DataFinding("error", "not a number", text, block.file, block.row(i), name))
+            report(DataFinding("error", "not a number", text, block.file, int(block.lines[i]), name))
 
         numbers = to_numbers(cells, self._d.missing, wrong)
         for i in np.flatnonzero(np.isinf(numbers)):
             text = "it is infinite, but must be finite."
-            report(DataFinding("error", "infinite number", text, block.file, block.row(int(i)), name))
+            report(DataFinding("error", "infinite number", text, block.file, int(block.lines[i]), name))
         return numbers
 
 

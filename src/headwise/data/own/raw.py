@@ -1,18 +1,150 @@
-"""Arrays larger than memory: they grow in a mapped file, or stay in the files that a user mapped them from."""
+"""Samples as read: features as numbers, targets as written in the files, and the location of each sample.
+
+Arrays may exceed memory: they grow in a mapped file, or stay in the files that a user mapped them from.
+"""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....disk.files import read_json
-from ....errors import DataError, RunError
+from ...disk.files import read_json
+from ...errors import DataError, RunError
+from ..dataset import LabelType
+from .description import PARTS
+from .findings import DataFinding, Report
+from .values import Codes
+
+Form = Literal["table", "tokens", "image", "array"]
+
+
+class Rows(NamedTuple):
+    """Where consecutive samples come from."""
+
+    start: int
+    """the number of the first one in the data set"""
+    file: Path | None
+    """None: they were passed in Python"""
+    lines: NDArray[np.int64] | None
+    """their rows in the file, as a user counts; None: the file has no rows"""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """All samples of a data set, from one reader."""
+
+    form: Form
+    x: NDArray[Any]
+    """table: float64 [n, columns], NaN if missing, categories as codes; tokens, images and arrays unchanged"""
+    labels: tuple[NDArray[np.int64], ...]
+    """for each target column, [n] the code of each sample's cell; -1 if missing"""
+    cells: tuple[list[Any], ...]
+    """what these codes stand for"""
+    y: NDArray[Any] | None
+    """targets that are arrays: [n, targets], or masks [n, height, width]"""
+    owner: NDArray[np.int64]
+    owners: tuple[str, ...]
+    part: NDArray[np.int8] | None
+    """[n] 0, 1, 2 for training, validation, test, if the data says so"""
+    rows: Sequence[Rows]
+    time: NDArray[Any] | None = None
+    """[n] what to order each client's samples by"""
+    categories: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """for each category column, what its codes stand for"""
+    label_type: LabelType = "str"
+    """of the target, if there is one column of it"""
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def finding_at(
+        self, level: Literal["error", "warning"], kind: str, i: int, text: str, column: str = ""
+    ) -> DataFinding:
+        """A finding about the i-th sample."""
+        start, file, lines = self.rows[bisect_right(self.rows, i, key=lambda rows: rows.start) - 1]
+        row = None if lines is None else int(lines[i - start])
+        part = ""
+        if file is None:  # rows of an array that was passed count from 0 in each client's part
+            before = self.owner[:i] == self.owner[i]
+            if self.part is not None:
+                before &= self.part[:i] == self.part[i]
+                part = PARTS[self.part[i]]
+            row = int(before.sum())
+        return DataFinding(level, kind, text, file, row, column, self.owners[self.owner[i]], part)
+
+
+class Builder:
+    """Collects blocks of samples into a `Raw`."""
+
+    def __init__(self, report: Report, clients: Codes, labels: Sequence[Codes]) -> None:
+        self.report = report
+        self.clients = clients
+        self.labels = labels
+        self.n = 0
+        self._rows: list[Rows] = []
+        self._x = GrowingArray()
+        self._y: list[NDArray[Any]] = []
+        self._labels: list[list[NDArray[np.int64]]] = [[] for _ in labels]
+        self._owner: list[NDArray[np.int64]] = []
+        self._part: list[NDArray[np.int8]] = []
+        self._time: list[NDArray[Any]] = []
+        self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
+
+    def has_same_shape(self, what: str, x: NDArray[Any], file: Path, client: str) -> bool:
+        """Whether the samples have the same shape and type as before; if not, an error is reported."""
+        known = self._shapes.setdefault(what, (x.shape[1:], x.dtype))
+        if (x.shape[1:], x.dtype) != known:
+            before = f"those before are {known[1]} of shape {list(known[0])}."
+            text = f"its {what} are {x.dtype} of shape {list(x.shape[1:])}, but {before}"
+            self.report(DataFinding("error", "mixed shapes", text, file, client=client))
+        return (x.shape[1:], x.dtype) == known
+
+    def add(
+        self,
+        file: Path,
+        lines: NDArray[np.int64] | None,
+        x: NDArray[Any],
+        owner: NDArray[np.int64],
+        *,
+        labels: Sequence[NDArray[np.int64]] = (),
+        y: NDArray[Any] | None = None,
+        part: NDArray[np.int8] | None = None,
+        time: NDArray[Any] | None = None,
+    ) -> None:
+        self._rows.append(Rows(self.n, file, lines))
+        self.n += len(x)
+        self._x.add(x)
+        self._owner.append(owner)
+        for kept, codes in zip(self._labels, labels, strict=True):
+            kept.append(codes)
+        for into, values in ((self._y, y), (self._part, part), (self._time, time)):
+            if values is not None:
+                into.append(values)
+
+    def build(self, form: Form, categories: Mapping[str, list[str]]) -> Raw:
+        return Raw(
+            form,
+            self._x.array(),
+            tuple(np.concatenate([*each, np.empty(0, np.int64)]) for each in self._labels),
+            tuple(codes.seen() for codes in self.labels),
+            np.concatenate(self._y) if self._y else None,
+            np.concatenate([*self._owner, np.empty(0, np.int64)]),
+            tuple(self.clients.seen()),
+            np.concatenate(self._part) if self._part else None,
+            self._rows,
+            np.concatenate(self._time) if self._time else None,
+            categories,
+            self.labels[0].label_type() if len(self.labels) == 1 else "str",
+        )
+
 
 LARGE = 64 << 20
 """bytes beyond which an array moves to a memory-mapped file, so that only what is used is read.

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....errors import DataError
-from ....tasks.registry import kind_of
-from ..description import Description
-from ..findings import DataFinding, Findings, Report
-from ..layout import Folder, list_image_folders
+from ...errors import DataError
+from ...tasks.registry import kind_of
+from .description import Description
+from .findings import DataFinding, Findings, Report
+from .layout import Folder, list_image_folders
 from .raw import Builder, Raw
 
 MODES = {1: "L", 3: "RGB"}
@@ -135,16 +135,6 @@ def _import_pillow(path: Path) -> Any:
     return Image
 
 
-@dataclass(frozen=True)
-class OneFile:
-    """A sample in its own file."""
-
-    file: Path
-
-    def row(self, i: int) -> None:
-        """A file without rows."""
-
-
 def has_masks(d: Description) -> bool:
     return d.format == "images" and d.task is not None and kind_of(d.task).per_pixel
 
@@ -170,7 +160,7 @@ def _add_image(builder: Builder, pictures: Pictures, folder: Folder, path: Path,
     part = None if folder.part < 0 else np.array([folder.part], np.int8)
     owner = np.array([builder.clients[folder.client]])
     if label is not None:
-        builder.add(OneFile(path), x[None], owner, labels=[np.array([builder.labels[0][label]])], part=part)
+        builder.add(path, None, x[None], owner, labels=[np.array([builder.labels[0][label]])], part=part)
         return
     beside = folder.path / "masks" / path.name
     if not beside.is_file():
@@ -178,4 +168,4 @@ def _add_image(builder: Builder, pictures: Pictures, folder: Folder, path: Path,
         return
     mask = pictures.read_mask(beside, builder.report)
     if mask is not None:
-        builder.add(OneFile(path), x[None], owner, y=mask[None], part=part)
+        builder.add(path, None, x[None], owner, y=mask[None], part=part)

@@ -5,50 +5,24 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....disk.paths import is_text
-from ....errors import DataError, pluralize
-from ..description import PARTS, Description
-from ..findings import DataFinding
-from ..layout import Piece, list_pieces
-from .large import REFERENCES, input_type, read_references
-from .raw import Builder, Form, Raw
+from ...disk.paths import is_text
+from ...errors import DataError, pluralize
+from .description import PARTS, Description
+from .findings import DataFinding
+from .layout import Piece, list_pieces
+from .raw import REFERENCES, Builder, Form, Raw, Rows, input_type, read_references
 
 LARGEST_NPZ = 1 << 36
 """bytes of one NPZ file, unpacked"""
 LARGEST_NAMES = 1 << 28
 """bytes of the list of clients' names"""
-
-
-@dataclass(frozen=True)
-class PassedSamples:
-    """Rows of arrays that were passed in Python, client after client and part after part."""
-
-    owner: NDArray[Any]
-    part: NDArray[Any] | None
-    file: None = None
-
-    def row(self, i: int) -> int:
-        """Counted from 0 in the array that was passed."""
-        same = self.owner[: i + 1] == self.owner[i]
-        return int((same if self.part is None else same & (self.part[: i + 1] == self.part[i])).sum()) - 1
-
-
-@dataclass(frozen=True)
-class ArrayRows:
-    """Rows of an array in a file."""
-
-    file: Path
-
-    def row(self, i: int) -> int:
-        """Counted from 0, like an array's rows."""
-        return i
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -141,7 +115,7 @@ def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any]
     parts = None if part < 0 else np.full(len(x), part, np.int8)
     several = y.ndim > 1
     labels = [np.full(len(y), -1)] if several else [builder.labels[0].of(y)]
-    builder.add(ArrayRows(piece.path), x, owner, labels=labels, y=y if several else None, part=parts)
+    builder.add(piece.path, np.arange(len(x)), x, owner, labels=labels, y=y if several else None, part=parts)
 
 
 def form_of(x: NDArray[Any]) -> Form:
@@ -170,10 +144,7 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
         owner=np.asarray(owner, np.int64),
         owners=tuple(names),
         part=None if part is None else np.asarray(part, np.int8),
-        time=None,
-        categories={},
-        starts=[0],
-        rows=[PassedSamples(owner, part)],
+        rows=[Rows(0, None, None)],
         label_type=builder.labels[0].label_type(),
     )
 

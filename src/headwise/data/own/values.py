@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset import LabelType
+from ..dataset import LabelType
 
 BAG = 4096
 """maximum number of buckets of a bag of words"""
