@@ -1,6 +1,6 @@
 """Write the small data set that the package carries, from scikit-learn's copy: python scripts/embed_data.py
 
-So neither it nor the demo needs scikit-learn, or a network. tests/data/test_embedded.py compares both copies.
+So neither it nor the demo needs scikit-learn, or a network. tests/data/test_sources.py compares both copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The invariants of every scheme, the laws they follow, and hostile settings."""
+"""The invariants of every scheme, the laws they follow, what they share, and hostile settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.app import registry
-from headwise.data.partition.base import Partition, count_labels
+from headwise.data.partition.base import Partition, count_labels, cut, deal, divide_evenly, lift
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir, draw_owners
 from headwise.data.partition.iid import IID
@@ -386,3 +386,97 @@ def test_hostile_settings_end(alpha, clients):
         counts_of(ExDir(2, alpha, min_size=2), DIGITS, clients)
     except DataError:
         assert clients in (1, 1797)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40).filter(lambda s: sum(s) > 1e-3), st.integers(0, 10**7))
+def test_cut_adds_up(shares, n):
+    sizes = cut(np.array(shares), n)
+    exact = np.array(shares) / sum(shares) * n
+    assert sizes.sum() == n
+    assert (np.abs(sizes - exact) <= 1 + 1e-6 * n).all()
+    assert (sizes[np.array(shares) == 0] == 0).all()
+
+
+def test_even():
+    assert list(divide_evenly(10, 4)) == [2, 3, 2, 3]
+
+
+def test_deal_inverts_histograms():
+    counts = count_labels(DIGITS, Dirichlet().divide(DIGITS, 20, rng_of(), None), 10)
+    assert np.array_equal(count_labels(DIGITS, deal(DIGITS, counts, rng_of(3)), 10), counts)
+
+
+def test_lift_passes_samples_on_over_others():
+    """Client 2 needs class 1; only client 1 has it and is at the minimum, but takes class 0 from client 0 instead."""
+    counts = np.array([[9, 0], [0, 3], [0, 1]])
+    lifted = lift(counts, 3, np.array([[True, False], [True, True], [False, True]]))
+    assert lifted is not None
+    assert lifted.tolist() == [[7, 0], [2, 1], [0, 3]]
+    assert counts.tolist() == [[9, 0], [0, 3], [0, 1]]
+    assert lift(counts, 3, np.array([[True, False], [False, True], [False, True]])) is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10**6))
+def test_lift_finds_a_repair_whenever_there_is_one(clients, classes, seed):
+    """A matrix in which everyone has enough, scattered among the owners, can always be mended."""
+    rng = rng_of(seed)
+    allowed = rng.random((clients, classes)) < 0.5
+    allowed[np.arange(clients), rng.integers(0, classes, clients)] = True
+    good = rng.integers(1, 5, (clients, classes)) * allowed
+    least = int(good.sum(1).min())
+    scattered = np.zeros_like(good)
+    for k in np.flatnonzero(allowed.any(0)):
+        np.add.at(scattered[:, k], rng.choice(np.flatnonzero(allowed[:, k]), good[:, k].sum()), 1)
+    lifted = lift(scattered, least, allowed)
+    assert lifted is not None
+    assert (lifted.sum(1) >= least).all()
+    assert (lifted >= 0).all()
+    assert not lifted[~allowed].any()
+    assert np.array_equal(lifted.sum(0), good.sum(0))
+
+
+CIFAR = np.repeat(np.arange(10), 6_000)  # the sizes of CIFAR-10's classes: the draw depends on nothing else
+
+
+def count_public(scheme: PublicExDir, labels=CIFAR, clients: int = 100):
+    groups = scheme.divide(labels, clients, np.random.default_rng(0), None)
+    assert len(np.unique(np.concatenate(groups))) == sum(map(len, groups))
+    return count_labels(labels, groups, int(labels.max()) + 1)
+
+
+def test_the_floor_and_the_clients_below_one_batch_are_those_of_the_authors_draw() -> None:
+    drawn = count_public(PublicExDir())
+    assert drawn.sum() == len(CIFAR)
+    assert round(drawn.max(1).sum() / drawn.sum() * 100, 2) == 89.95
+    assert (drawn.sum(1) * 3 // 4 < 100).sum() == 18
+    assert (drawn > 0).sum(1).max() == 2
+    assert drawn.sum(1).min() >= 10
+
+
+def test_the_draw_is_the_seeds_and_not_the_runs() -> None:
+    draws = [
+        PublicExDir(numpy_seed=s).divide(CIFAR, 100, np.random.default_rng(r), None)
+        for s, r in ((1, 0), (1, 9), (2, 0))
+    ]
+    same, other = ([np.array_equal(a, b) for a, b in zip(draws[0], d, strict=True)] for d in draws[1:])
+    assert all(same) and not any(other)
+
+
+def test_a_thinned_draw_keeps_the_clients() -> None:
+    whole = count_public(PublicExDir())
+    kept = count_public(PublicExDir(keep=0.25))
+    assert np.abs(kept.sum(1) - whole.sum(1) / 4).max() <= 0.5
+    assert not (kept[whole == 0]).any()
+
+
+def test_every_owner_full_gives_a_class_to_its_last_owner() -> None:
+    labels = np.repeat([0, 1], [900, 20])  # all four clients are above the mean once the first class is dealt or own it
+    drawn = count_public(PublicExDir(2, 100.0), labels, 4)
+    assert drawn.sum() == 920
+
+
+def test_a_draw_that_cannot_be_is_one_sentence() -> None:
+    with pytest.raises(DataError, match="numpy_seed is 1, but none of"):
+        PublicExDir(1, 0.5).divide(np.repeat(np.arange(2), 5), 4, np.random.default_rng(0), None)

@@ -51,7 +51,7 @@ class Dataset:
     x: NDArray[Any]
     """[n, ...]: uint8 images [n, channels, height, width], float32 features, or int32 tokens [n, length]"""
     y: NDArray[Any]
-    """[n] labels from 0 to classes - 1; for other tasks as `own.targets.Targets` has them"""
+    """[n] labels from 0 to classes - 1; for other tasks as `own.load.Targets` has them"""
     classes: tuple[str, ...]
     """the names of classes, labels or quantities"""
     mean: tuple[float, ...] = ()

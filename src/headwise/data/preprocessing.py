@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -374,9 +374,11 @@ def _encode_table(state: Fitted, raw: Any, missing: Sequence[str], unknown: Unkn
     for column in r.columns:
         cells = np.fromiter(table[column.name], dtype=object)
         if column.kind == "number":
-            numbers = to_numbers(cells, missing, _refuse_cell(column.name, cells, "is not a number"))
+            numbers, wrong = to_numbers(cells, missing)
+            for i in wrong:
+                raise CellError(i, f"column {column.name!r}: {cells[i]!r} is not a number.")
             for i in np.flatnonzero(np.isinf(numbers)):
-                _refuse_cell(column.name, cells, "is infinite, but must be finite")(int(i))
+                raise CellError(int(i), f"column {column.name!r}: {cells[i]!r} is infinite, but must be finite.")
             parts.append(numbers[:, None])
         elif column.kind == "category":
             place = {value: float(k) for k, value in enumerate(state.values[column.name])}
@@ -407,13 +409,6 @@ def _read_columns(raw: Any, names: Sequence[str]) -> dict[str, list[Any]]:
         lengths = ", ".join(f"{name} has {len(cells)}" for name, cells in columns.items())
         raise DataError(f"columns differ in length: {lengths}.")
     return {name: list(cells) for name, cells in columns.items()}
-
-
-def _refuse_cell(name: str, cells: NDArray[Any], why: str) -> Callable[[int], None]:
-    def refuse(i: int) -> None:
-        raise CellError(i, f"column {name!r}: {cells[i]!r} {why}.")
-
-    return refuse
 
 
 def _read_images(recipe: Preprocessing, paths: Sequence[str | Path]) -> NDArray[np.uint8]:

@@ -106,10 +106,7 @@ def _files(path: Path, d: Description, client: str) -> list[Piece]:
         return [Piece(path, "")]
     if d.format == "arrays":
         return [Piece(d.place)]
-    if d.format == "images":
-        files = [Piece(folder.path, folder.client) for folder in list_image_folders(d, raise_errors)]
-    else:
-        files = list_pieces(d, raise_errors)
+    files = (list_image_folders if d.format == "images" else list_pieces)(d, raise_errors)
     kept = [piece for piece in files if not client or piece.client in (None, client)]
     if not kept:
         raise DataError(f"{path} has no client {client!r}.")
@@ -293,13 +290,13 @@ def encode_target_cells(
         return encode_targets(card, cells[0], where, in_files=True)
     if kind.per_pixel:
         raise DataError(f"{d.place} is a table, but masks must be images or an NPZ file with y.")
-    names = card["classes"]
-
-    def wrong(i: int, k: int) -> None:
-        raise DataError(f"{where(i)}: {names[k]} is {cells[k][i]!r}, but must be a number.")
-
-    numbers = [to_numbers(each, d.missing, lambda i, k=k: wrong(i, k)) for k, each in enumerate(cells)]
-    return encode_targets(card, np.stack(numbers, 1), where, in_files=True)
+    columns: list[NDArray[np.float64]] = []
+    for k, column in enumerate(cells):
+        numbers, wrong = to_numbers(column, d.missing)
+        for i in wrong:
+            raise DataError(f"{where(i)}: {card['classes'][k]} is {column[i]!r}, but must be a number.")
+        columns.append(numbers)
+    return encode_targets(card, np.stack(columns, 1), where, in_files=True)
 
 
 def _places(card: Mapping[str, Any], in_files: bool) -> tuple[dict[str, int], list[str]]:

@@ -135,7 +135,7 @@ def test_a_partitioner_of_hub_data_sets_keeps_class_names(tmp_path: Path) -> Non
     loaded = load_stored(partitioner, tmp_path, target="label")
     assert loaded.raw.owners == ("0", "1")
     assert loaded.raw.form == "table"
-    assert [loaded.targets.classes[k] for k in loaded.dataset.y] == ["good", "bad"] * 2
+    assert [loaded.dataset.classes[k] for k in loaded.dataset.y] == ["good", "bad"] * 2
 
 
 def test_tensors_in_a_hub_data_set_and_its_own_parts(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_tensors_in_a_hub_data_set_and_its_own_parts(tmp_path: Path) -> None:
     whole = HubDataset(age=[torch.tensor(k) for k in range(8)], label=[torch.tensor(k % 2) for k in range(8)])
     parts = {"test": HubDataset(age=[1], label=[1]), "train": whole}
     loaded = load_stored({"va": parts, "rome": parts}, tmp_path, target="label")
-    assert loaded.targets.classes == ("bad", "good")
+    assert loaded.dataset.classes == ("bad", "good")
     assert loaded.dataset.part is not None
     assert loaded.dataset.part.tolist() == [*[0] * 8, 2] * 2
     assert loaded.raw.x[:8, 0].tolist() == [*range(8)]

@@ -197,20 +197,20 @@ def test_arrays_of_each_client(tmp_path: Path) -> None:
 )
 def test_a_task_is_guessed_and_said(tmp_path: Path, y: Any, task: str, dtype: Any, shape: tuple[int, ...]) -> None:
     loaded = load(npz(tmp_path, ann={"x": np.zeros((6, 1, 2, 2)), "y": y}))
-    assert (loaded.targets.task, loaded.dataset.y.dtype, loaded.dataset.y.shape) == (task, dtype, shape)
+    assert (loaded.dataset.task, loaded.dataset.y.dtype, loaded.dataset.y.shape) == (task, dtype, shape)
     assert loaded.dataset.notes[0].startswith(f"task is {task}: ")
 
 
 def test_many_whole_numbers_are_a_quantity(tmp_path: Path) -> None:
     rows = [f"va,{k},f,{100 + k}" for k in range(40)]
-    assert load(table(tmp_path, rows)).targets.task == "regression"
-    assert load(table(tmp_path, rows[:20])).targets.task == "classification"
+    assert load(table(tmp_path, rows)).dataset.task == "regression"
+    assert load(table(tmp_path, rows[:20])).dataset.task == "classification"
 
 
 def test_several_labels(tmp_path: Path) -> None:
     text = TABLE.replace('target = "ill"', 'target = "ill"\nseparator = "|"')
     loaded = load(table(tmp_path, ["va,1,f,a|b", "rome,2,m,b", "va,3,m,"], text=text))
-    assert (loaded.targets.task, loaded.targets.classes) == ("multilabel", ("a", "b"))
+    assert (loaded.dataset.task, loaded.dataset.classes) == ("multilabel", ("a", "b"))
     assert loaded.dataset.y.tolist() == [[1, 1], [0, 1], [0, 0]]
     loaded = load(
         table(

@@ -120,8 +120,8 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
         loaded = load(inspection.description, report)
     except DataError as error:  # the first finding says where and why
         raise DataError(next((str(f) for f in report.all() if f.level == "error"), str(error))) from None
-    task = loaded.targets.task
-    classes = loaded.targets.classes
+    task = loaded.dataset.task
+    classes = loaded.dataset.classes
     listed = classes if kind_of(task).one_class and len(classes) <= MOST_CLASSES_WRITTEN else ()
     beside = os.path.relpath(path, out.parent)
     write_bytes(out, write_comments(inspection, beside, listed, task, loaded.dataset.label_type).encode())
@@ -174,7 +174,7 @@ def _words(loaded: Any) -> str:
     """How many clients, samples, features and classes there are."""
     clients = pluralize(len(loaded.raw.owners), "client")
     samples = pluralize(len(loaded.raw), "sample")
-    targets = pluralize(len(loaded.targets.classes), kind_of(loaded.targets.task).noun)
+    targets = pluralize(len(loaded.dataset.classes), kind_of(loaded.dataset.task).noun)
     return f"{clients} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
 
 

@@ -51,11 +51,11 @@ def _check_sizes(loaded: Loaded, d: Description, report: Report) -> None:
 
 def _check_classes(loaded: Loaded, d: Description, report: Report) -> None:
     """Classes that at most one client has, and clients with only one class."""
-    if not kind_of(loaded.targets.task).one_class:
+    if not kind_of(loaded.dataset.task).one_class:
         return
     raw = loaded.raw
-    names = loaded.targets.classes
-    has = count_labels(loaded.targets.y, group(raw.owner, len(raw.owners)), len(names)) > 0
+    names = loaded.dataset.classes
+    has = count_labels(loaded.dataset.y, group(raw.owner, len(raw.owners)), len(names)) > 0
     for k in np.flatnonzero(has.sum(0) < min(2, len(raw.owners))):  # one client, as at a site, can't be compared
         whose = [raw.owners[c] for c in np.flatnonzero(has[:, k])]
         text = f"only one client has the class {names[k]!r}." if whose else f"no client has the class {names[k]!r}."
@@ -76,11 +76,11 @@ def _check_features(loaded: Loaded, d: Description, report: Report) -> None:
         what = "filled" if name in d.features.number else "in no category"
         _check_column(loaded, raw.x[:, at], name, what, d, report)
     if raw.form == "array":
-        bad = [i for at in range(0, len(raw), CHUNK) for i in at + _find_nan(raw.x[at : at + CHUNK])]
-        for i in bad:
-            report(
-                raw.finding_at("warning", "missing value", int(i), "it contains NaN, which is replaced by the mean.")
-            )
+        for at in range(0, len(raw), CHUNK):
+            gaps = np.isnan(raw.x[at : at + CHUNK]).reshape(min(CHUNK, len(raw) - at), -1).any(1)
+            for i in at + np.flatnonzero(gaps):
+                text = "it contains NaN, which is replaced by the mean."
+                report(raw.finding_at("warning", "missing value", int(i), text))
 
 
 def _check_column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
@@ -102,15 +102,11 @@ def _check_column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, 
             report(DataFinding("warning", "constant at a client", text, d.place, column=name, client=raw.owners[c]))
 
 
-def _find_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
-    return np.flatnonzero(np.isnan(x.reshape(len(x), -1)).any(1))
-
-
 def _check_duplicates(loaded: Loaded, d: Description, report: Report) -> None:
     """Samples that occur twice: at two clients, or in training and test."""
     raw = loaded.raw
     part = loaded.dataset.part
-    y = loaded.targets.y
+    y = loaded.dataset.y
     keys = np.concatenate(
         [_hash_samples(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)]
     )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ...disk.files import read_json, write_json
+from ...disk.files import read_json
 from ...errors import DataError, RunError, pluralize
 from .description import Description
 
@@ -109,10 +109,6 @@ class PassedTable(NamedTuple):
     """train, val or test, if the client has several"""
 
 
-def write_passed(tables: Sequence[PassedTable], home: Path) -> None:
-    write_json(home / ROWS, tables)
-
-
 def name_passed(d: Description, report: Report) -> Report:
     """The same report, of findings as their user knows them."""
     return lambda finding: report(as_passed(d, finding))
@@ -120,7 +116,7 @@ def name_passed(d: Description, report: Report) -> Report:
 
 def as_passed(d: Description, finding: DataFinding) -> DataFinding:
     """The finding in the table that was passed, whose rows count from 0; others stay as they are."""
-    if d.format != "jsonl" or finding.file != d.place or not (tables := _tables(d.place.parent / ROWS)):
+    if d.format != "jsonl" or finding.file != d.place or not (tables := _read_tables(d.place.parent / ROWS)):
         return finding
     if finding.row is None:
         return replace(finding, file="clients")
@@ -130,7 +126,7 @@ def as_passed(d: Description, finding: DataFinding) -> DataFinding:
 
 
 @lru_cache(8)
-def _tables(path: Path) -> list[PassedTable]:
+def _read_tables(path: Path) -> list[PassedTable]:
     """Empty if there is no such file, or if it is damaged: findings then name the copy."""
     try:
         entries = [PassedTable(*entry) for entry in read_json(path, absent=b"[]")]

@@ -24,7 +24,7 @@ from .arrays import load_npz
 from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
 from .findings import Findings
 from .images import read_sizes
-from .layout import IMAGES, SUFFIXES, list_files, list_folder, stem_of, suffix_of
+from .layout import IMAGES, SUFFIXES, list_files, list_subfolders, stem_of, suffix_of
 from .tables import COLUMNS, COMMA, columns_of, lines_of, list_dictionaries, open_text, read_blocks, with_point
 from .values import are_dates, to_number
 
@@ -81,10 +81,10 @@ def _guess_format(path: Path) -> Format:
 
 def _guess_images(path: Path) -> dict[str, Any]:
     """Settings for parts, masks and images of different sizes, if there are any."""
-    inner = {p.name for client in list_folder(path) if client.is_dir() for p in list_folder(client) if p.is_dir()}
+    inner = {p.name for client in list_subfolders(path) for p in list_subfolders(client)}
     parted = bool(inner) and inner <= OwnSplit().part_of.keys()
     if parted:
-        inner = {p.name for part in path.glob("*/*") if part.is_dir() for p in list_folder(part) if p.is_dir()}
+        inner = {p.name for part in path.glob("*/*") if part.is_dir() for p in list_subfolders(part)}
     settings: dict[str, Any] = {"split": OwnSplit("files")} if parted else {}
     if inner == {"images", "masks"}:
         settings["task"] = Segmentation.name

@@ -16,7 +16,7 @@ from ...errors import DataError
 from ...tasks.registry import kind_of
 from .description import Description
 from .findings import DataFinding, Findings, Report
-from .layout import Folder, list_image_folders
+from .layout import IMAGES, Piece, list_folder, list_image_folders, list_subfolders
 from .raw import Builder, Raw
 
 MODES = {1: "L", 3: "RGB"}
@@ -144,27 +144,29 @@ def read_images(d: Description, builder: Builder) -> Raw:
     masks = has_masks(d)
     for folder in list_image_folders(d, builder.report):
         before = builder.n
-        for name in ["images"] if masks else folder.list_names():
-            for path in folder.list_images(name):
-                _add_image(builder, pictures, folder, path, None if masks else name)
+        for inner in [folder.path / "images"] if masks else list_subfolders(folder.path):
+            for path in list_folder(inner):
+                if path.suffix.lower() in IMAGES:  # opened if regular
+                    _add_image(builder, pictures, folder, path, None if masks else inner.name)
         if builder.n == before:
             text = "the folder has no images: it needs one folder of images per class."
-            builder.report(DataFinding("error", "empty client", text, folder.path, client=folder.client))
+            builder.report(DataFinding("error", "empty client", text, folder.path, client=folder.client or ""))
     return replace(builder.build("image", {}), label_type="str")  # classes are named by folders
 
 
-def _add_image(builder: Builder, pictures: Pictures, folder: Folder, path: Path, label: str | None) -> None:
+def _add_image(builder: Builder, pictures: Pictures, folder: Piece, path: Path, label: str | None) -> None:
     x = pictures.read(path, builder.report)
     if x is None:
         return
     part = None if folder.part < 0 else np.array([folder.part], np.int8)
-    owner = np.array([builder.clients[folder.client]])
+    client = folder.client or ""
+    owner = np.array([builder.clients[client]])
     if label is not None:
         builder.add(path, None, x[None], owner, labels=[np.array([builder.labels[0][label]])], part=part)
         return
     beside = folder.path / "masks" / path.name
     if not beside.is_file():
-        builder.report(DataFinding("error", "missing label", f"there is no mask {beside}.", path, client=folder.client))
+        builder.report(DataFinding("error", "missing label", f"there is no mask {beside}.", path, client=client))
         return
     mask = pictures.read_mask(beside, builder.report)
     if mask is not None:

@@ -40,29 +40,12 @@ def stem_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Piece:
-    """A file of one client, or of all clients if a column names each row's client."""
+    """A file or a folder of images of one client, or a file of all clients if a column names each row's client."""
 
     path: Path
     client: str | None = None
     part: int = -1
     """0, 1, 2 for training, validation and test; -1: the path does not say"""
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder of one client's images: one sub-folder per class, or images and masks."""
-
-    path: Path
-    client: str
-    part: int = -1
-
-    def list_images(self, name: str) -> list[Path]:
-        """The images in the sub-folder `name`."""
-        return [p for p in list_folder(self.path / name) if p.suffix.lower() in IMAGES]  # opened if regular
-
-    def list_names(self) -> list[str]:
-        """The sub-folders."""
-        return [p.name for p in list_folder(self.path) if p.is_dir()]
 
 
 def list_folder(folder: Path) -> list[Path]:
@@ -71,6 +54,10 @@ def list_folder(folder: Path) -> list[Path]:
         return sorted(p for p in folder.iterdir() if not p.name.startswith((".", "_")))
     except OSError as error:
         raise DataError(f"{folder} can't be read: {error.strerror}.") from None
+
+
+def list_subfolders(folder: Path) -> list[Path]:
+    return [p for p in list_folder(folder) if p.is_dir()]
 
 
 def list_pieces(d: Description, report: Report) -> list[Piece]:
@@ -85,7 +72,7 @@ def list_pieces(d: Description, report: Report) -> list[Piece]:
         raise ConfigError(f"one_client is true, but path is {str(d.place)!r}, which is not a table.")
     if d.client:
         return [Piece(path) for path in list_files(d.place, d)]
-    if folders := [p for p in list_folder(d.place) if p.is_dir()]:
+    if folders := list_subfolders(d.place):
         return [piece for folder in folders for piece in _list_client_pieces(folder, d, report)]
     files = [Piece(path, stem_of(path)) for path in list_folder(d.place) if fits(path, d)]
     if not files:
@@ -102,16 +89,15 @@ def _list_client_pieces(folder: Path, d: Description, report: Report) -> Iterato
         yield Piece(path, folder.name, _part_of(stem_of(path), path, d, report))
 
 
-def list_image_folders(d: Description, report: Report) -> list[Folder]:
-    """One folder per client, or per client and part."""
+def list_image_folders(d: Description, report: Report) -> list[Piece]:
+    """One folder per client, or per client and part, with a folder per class, or one of images and one of masks."""
     check_folder(d)
-    folders: list[Folder] = []
-    for client in [p for p in list_folder(d.place) if p.is_dir()]:
-        if d.split.by != "files":
-            folders.append(Folder(client, client.name))
-            continue
-        parts = [p for p in list_folder(client) if p.is_dir()]
-        folders += [Folder(p, client.name, _part_of(p.name, p, d, report)) for p in parts]
+    folders: list[Piece] = []
+    for client in list_subfolders(d.place):
+        if d.split.by == "files":
+            folders += [Piece(p, client.name, _part_of(p.name, p, d, report)) for p in list_subfolders(client)]
+        else:
+            folders.append(Piece(client, client.name))
     if not folders:
         raise DataError(f"{d.place} has no folders: each client needs one, with one folder of images per class.")
     return folders

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,6 @@ class Loaded(NamedTuple):
     """The data as read from files, and as a `Dataset`."""
 
     raw: Raw
-    targets: Targets
     dataset: Dataset
 
 
@@ -53,36 +52,39 @@ def load(d: Description, report: Report = raise_errors, known: Hashes | None = N
         raise DataError(f"{d.place} has changed: its sha256 no longer starts with {d.sha256[:12]}.")
     report = name_passed(d, report)
     raw = read_raw(d, report)
-    targets = make_targets(raw, d, report)
+    _report_missing(raw, d, report)
+    task, why = (d.task, "") if d.task else _guess_task(raw, d)
+    y, names = _make_targets(kind_of(task), raw, d, report)
+    classes = d.names or names
     recipe = recipe_of(raw, d)
     dataset = Dataset(
         raw.x,
-        targets.y,
-        targets.classes,
+        y,
+        classes,
         owner=raw.owner,
         owners=raw.owners,
         vocabulary=recipe.vocabulary,
-        notes=(f"task is {targets.task}: {targets.guessed}.",) if targets.guessed else (),
-        task=targets.task,
+        notes=(f"task is {task}: {why}.",) if why else (),
+        task=task,
         target_range=d.target_range,
         part=_assign_parts(raw, d, report),
         split=d.split.ratio,
         recipe=recipe,
-        model=_choose_model(recipe, targets.task),
-        label_type=_choose_label_type(raw, targets, d),
+        model=_choose_model(recipe, task),
+        label_type=_choose_label_type(raw, classes, d) if kind_of(task).one_class else "str",
     )
-    return Loaded(raw, targets, dataset.with_range(None))
+    return Loaded(raw, dataset.with_range(None))
 
 
-def _choose_label_type(raw: Raw, targets: Targets, d: Description) -> LabelType:
+def _choose_label_type(raw: Raw, classes: Sequence[str], d: Description) -> LabelType:
     """As given, or that of the target; only classes of their own names can have another type than text."""
-    if not kind_of(targets.task).one_class or d.names not in ((), d.classes):
+    if d.names not in ((), d.classes):
         return "str"
-    label_type = d.label_type or (guess_label_type(targets.classes) if d.format == "csv" else raw.label_type)
+    label_type = d.label_type or (guess_label_type(classes) if d.format == "csv" else raw.label_type)
     try:
-        cast_labels(targets.classes, label_type)
+        cast_labels(classes, label_type)
     except ValueError:
-        known = ", ".join(targets.classes[:20])
+        known = ", ".join(classes[:20])
         raise DataError(f"label_type is {label_type!r}, but the classes are {known}.") from None
     return label_type
 
@@ -171,33 +173,18 @@ def _read_times(raw: Raw, cells: NDArray[Any], d: Description, report: Report) -
     return np.array([when.get(text, 0.0) for text in texts])
 
 
-@dataclass(frozen=True)
-class Targets:
-    task: TaskName
-    guessed: str
-    """why this task was guessed; empty if it was given"""
-    y: NDArray[Any]
-    """classification: int64 [n]; multilabel: float32 [n, labels] of 0 and 1; regression: float32 [n, targets];
-    segmentation: int64 [n, height, width]"""
-    classes: tuple[str, ...]
-    """names of the classes, labels or targets"""
+Targets = tuple[NDArray[Any], tuple[str, ...]]
+"""the targets of all samples, and the names of classes, labels or quantities. classification: int64 [n]; multilabel:
+float32 [n, labels] of 0 and 1; regression: float32 [n, targets]; segmentation: int64 [n, height, width]"""
 
 
-def make_targets(raw: Raw, d: Description, report: Report) -> Targets:
-    """The targets of all samples; reports missing and unknown ones."""
-    _report_missing(raw, d, report)
-    task, why = (d.task, "") if d.task else _guess_task(raw, d)
-    y, names = _maker_of(kind_of(task))(raw, d, report)
-    return Targets(task, why, y, d.names or names)
-
-
-def _maker_of(kind: TaskKind) -> Callable[[Raw, Description, Report], tuple[NDArray[Any], tuple[str, ...]]]:
-    """What makes targets in the type and shape of this kind of task."""
+def _make_targets(kind: TaskKind, raw: Raw, d: Description, report: Report) -> Targets:
+    """In the type and shape of this kind of task; unknown ones are reported."""
     if kind.quantitative:
-        return _make_quantities
+        return _make_quantities(raw, d, report)
     if kind.per_pixel:
-        return _make_masks
-    return _make_classes if kind.exclusive else _make_labels
+        return _make_masks(raw, d, report)
+    return _make_classes(raw, d, report) if kind.exclusive else _make_labels(raw, d, report)
 
 
 def _report_missing(raw: Raw, d: Description, report: Report) -> None:
@@ -252,7 +239,7 @@ def _as_numbers(cells: list[Any]) -> list[float]:
     return numbers if all(map(math.isfinite, numbers)) else []
 
 
-def _make_classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _make_classes(raw: Raw, d: Description, report: Report) -> Targets:
     if raw.y is not None or len(raw.labels) != 1:
         raise DataError("task is 'classification', but there are several targets: name one, or choose another task.")
     codes = raw.labels[0]
@@ -277,7 +264,7 @@ def _make_classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.
     return table[codes], tuple(known)
 
 
-def _make_labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+def _make_labels(raw: Raw, d: Description, report: Report) -> Targets:
     """One column of 0 and 1 for each label."""
     if raw.y is not None:
         names = d.classes or tuple(str(k) for k in range(raw.y.shape[1]))
@@ -304,7 +291,7 @@ def _check_binary(raw: Raw, y: NDArray[np.float32], names: tuple[str, ...], repo
     return y
 
 
-def _make_quantities(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+def _make_quantities(raw: Raw, d: Description, report: Report) -> Targets:
     if raw.y is not None:
         y = np.asarray(raw.y, np.float32)
         if y.ndim != 2:
@@ -341,7 +328,7 @@ def _read_numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float3
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _make_masks(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _make_masks(raw: Raw, d: Description, report: Report) -> Targets:
     if raw.y is None or raw.y.ndim != 3 or raw.y.dtype.kind not in "iub":
         raise DataError("task is 'segmentation', but targets are not masks: whole numbers [samples, height, width].")
     y = raw.y.astype(np.int64)

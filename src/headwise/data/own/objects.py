@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...disk.files import digest, write_bytes
+from ...disk.files import digest, write_bytes, write_json
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, DataError, RunError, nearest, pluralize
 from ...settings.fields import build
@@ -32,7 +32,7 @@ from ...tasks.registry import kind_of
 from ..dataset import LabelType
 from ..federated import FederatedData
 from .description import PARTS, Description, OwnSplit, Preprocess, complete_split, read_description, to_text
-from .findings import PassedTable, list_rows, write_passed
+from .findings import ROWS, PassedTable, list_rows
 from .guess import Guess, guess_description
 from .layout import fingerprint
 from .raw import REFERENCES, input_type, locate_array
@@ -356,7 +356,7 @@ def write_tables(
                 size += file.write(to_json({**dict(zip(first, row, strict=True)), **extra}, ensure_ascii=False) + "\n")
             lines += n
             _check_size(size, copy_gb)
-    write_passed(tables, home)
+    write_json(home / ROWS, tables)
     guess = guess_description(home / "data.jsonl", client, targets, kinds=_find_declared_kinds(pieces[0].x))
     d = guess.description
     if parted:

@@ -363,12 +363,10 @@ class Encoder:
 
     def _encode_numbers(self, block: RowBlock, name: str, report: Report) -> NDArray[np.float64]:
         cells = block.columns[name]
-
-        def wrong(i: int) -> None:
+        numbers, wrong = to_numbers(cells, self._d.missing)
+        for i in wrong:
             text = f"{cells[i]!r} is not a number and not listed in missing."
             report(DataFinding("error", "not a number", text, block.file, int(block.lines[i]), name))
-
-        numbers = to_numbers(cells, self._d.missing, wrong)
         for i in np.flatnonzero(np.isinf(numbers)):
             text = "it is infinite, but must be finite."
             report(DataFinding("error", "infinite number", text, block.file, int(block.lines[i]), name))

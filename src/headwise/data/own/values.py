@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,22 +92,20 @@ def guess_label_type(texts: Collection[str]) -> LabelType:
     return "str"
 
 
-def to_numbers(cells: NDArray[Any], missing: Collection[str], wrong: Callable[[int], None]) -> NDArray[np.float64]:
-    """A column as numbers, NaN if missing; `wrong` is called with the index of each cell that is not a number."""
+def to_numbers(cells: NDArray[Any], missing: Collection[str]) -> tuple[NDArray[np.float64], list[int]]:
+    """A column as numbers, NaN if missing, and the indices of cells that are not numbers."""
     if cells.dtype.kind in "iufb":
-        return cells.astype(np.float64)
+        return cells.astype(np.float64), []
     plain = [math.nan if c is None or (isinstance(c, str) and c.strip() in missing) else c for c in cells.tolist()]
     try:
         numbers = np.array(plain, dtype=np.float64)
     except (ValueError, TypeError, OverflowError):
         numbers = None
     if numbers is not None and numbers.ndim == 1:  # lists of one length would make a matrix
-        return numbers
+        return numbers, []
     values = [to_number(cell) for cell in plain]
-    for i, value in enumerate(values):
-        if value is None:
-            wrong(i)
-    return np.array([math.nan if value is None else value for value in values])
+    wrong = [i for i, value in enumerate(values) if value is None]
+    return np.array([math.nan if value is None else value for value in values]), wrong
 
 
 def to_number(cell: Any) -> float | None:

@@ -18,20 +18,19 @@ from ...errors import DataError
 from ..dataset import Dataset, Source
 from ..files import Download, Layout, locate, read_text
 
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-HASHES = (
-    "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
-    "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
-    "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
-    "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
-)
-NAMES = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)
+HASHES = {
+    "cleveland": "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+    "hungarian": "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+    "switzerland": "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+    "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+}
+HOSPITALS = tuple(HASHES)
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
-DOWNLOADS = dict(zip(NAMES, (Download(URL + n, sha256) for n, sha256 in zip(NAMES, HASHES, strict=True)), strict=True))
 
 
-def layout_of(names: tuple[str, ...]) -> Layout:
-    return Layout(("heart-disease", "heart+disease"), names, tuple(DOWNLOADS[name] for name in names))
+def layout_of(hospitals: tuple[str, ...]) -> Layout:
+    downloads = tuple(Download(f"{URL}processed.{h}.data", HASHES[h]) for h in hospitals)
+    return Layout(("heart-disease", "heart+disease"), tuple(d.name for d in downloads), downloads)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class HeartDisease(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the processed files; each hospital is a natural client."""
         hospitals = HOSPITALS if self.hospital == "all" else (self.hospital,)
-        sites = [_read(path) for path in locate(folder, layout_of(tuple(f"processed.{h}.data" for h in hospitals)))]
+        sites = [_read(path) for path in locate(folder, layout_of(hospitals))]
         severity = np.array([num for site in sites for _, num in site], np.int64)
         severe = self.target == "severity"
         return Dataset(

@@ -69,9 +69,9 @@ class Own(Source):
             raise DataError(
                 f"{self.path} or its files have changed: their sha256 no longer starts with {self.sha256[:12]}."
             )
-        return load(self._description(), known=known).dataset
+        return load(self._describe(), known=known).dataset
 
-    def _description(self) -> Description:
+    def _describe(self) -> Description:
         d = read_description(Path(self.path))
         if self.task and d.task and self.task != d.task:
             raise ConfigError(f"task is {self.task!r}, but {self.path} says {d.task!r}.")

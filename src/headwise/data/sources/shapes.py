@@ -43,7 +43,7 @@ class Shapes(Source):
         check_memory(40 * self.samples * self.size**2, f"data with samples = {self.samples} and size = {self.size}")
         owner = np.arange(self.samples) * self.sites // self.samples
         rngs = np.random.default_rng(self.seed).spawn(self.sites)
-        drawn = [self._site(int((owner == k).sum()), rng) for k, rng in enumerate(rngs)]
+        drawn = [self._draw_site(int((owner == k).sum()), rng) for k, rng in enumerate(rngs)]
         return Dataset(
             np.concatenate([x for x, _ in drawn]),
             np.concatenate([y for _, y in drawn]),
@@ -53,19 +53,19 @@ class Shapes(Source):
             task="segmentation",
         )
 
-    def _site(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _draw_site(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         shares = rng.dirichlet(np.full(3, self.label_alpha))
         light = rng.normal(0, 0.5)
         y = np.zeros((n, self.size, self.size), np.int64)
         for mask in y:
             for _ in range(rng.integers(1, 3)):
                 kind = int(rng.choice(3, p=shares))
-                mask[_shape(kind, self.size, rng)] = kind + 1
+                mask[_draw_shape(kind, self.size, rng)] = kind + 1
         x = (y > 0) + light + self.noise * rng.standard_normal(y.shape)
         return x[:, None].astype(np.float32), y
 
 
-def _shape(kind: int, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _draw_shape(kind: int, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """[size, size] the pixels of a shape at some place, from a quarter to half as wide as the image."""
     radius = rng.uniform(size / 8, size / 4)
     row, column = rng.uniform(radius, size - 1 - radius, 2)

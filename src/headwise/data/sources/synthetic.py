@@ -57,7 +57,7 @@ class Synthetic(Source):
             f"data with samples = {self.samples}, features = {self.features} and sites = {self.sites}",
         )
         rng = np.random.default_rng(self.seed)
-        sizes = _sizes(self.samples, self.sites, self.quantity_skew, rng)
+        sizes = _draw_sizes(self.samples, self.sites, self.quantity_skew, rng)
         scale = self.separation / math.sqrt(2 * self.features)
         centres = scale * rng.standard_normal((self.classes, self.features))
         if self.only >= self.sites:
@@ -69,7 +69,7 @@ class Synthetic(Source):
         x = np.empty((ends[-1], self.features), np.float32)
         ys: list[NDArray[Any]] = []
         for k, end in zip(drawn, ends, strict=True):  # only one site at a time is in double precision
-            x[end - sizes[k] : end], y = self._site(int(sizes[k]), centres, known, rngs[k])
+            x[end - sizes[k] : end], y = self._draw_site(int(sizes[k]), centres, known, rngs[k])
             ys.append(y)
         return Dataset(
             x,
@@ -80,7 +80,7 @@ class Synthetic(Source):
             task=self.task,
         )
 
-    def _site(
+    def _draw_site(
         self, n: int, centres: NDArray[np.float64], known: NDArray[np.float64] | None, rng: np.random.Generator
     ) -> tuple[NDArray[np.float64], NDArray[Any]]:
         shares = rng.dirichlet(np.full(self.classes, self.label_alpha))
@@ -95,7 +95,7 @@ class Synthetic(Source):
         return seen, (linear + 0.1 * rng.standard_normal(linear.shape)).astype(np.float32)
 
 
-def _sizes(samples: int, sites: int, skew: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_sizes(samples: int, sites: int, skew: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """Log-normal sizes, at least one each, that add up to `samples`."""
     weights = np.exp(skew * rng.standard_normal(sites))
     bounds = np.round(np.cumsum(weights) / weights.sum() * (samples - sites)).astype(np.int64)
