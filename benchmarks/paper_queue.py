@@ -112,7 +112,7 @@ def run_cell() -> int:
     """Run, or continue, the first cell that nobody else runs."""
     from headwise.app.launch import run_or_resume
     from headwise.papers.cells import on_workers
-    from headwise.runs.manifest import machine
+    from headwise.runs.manifest import describe_machine
     from headwise.runs.query import Run
     from headwise.settings.options import Workers
 
@@ -128,7 +128,8 @@ def run_cell() -> int:
             except BlockingIOError:
                 continue
             commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-            about = {"cell": cell.folder, "entry": entry, "commit": commit.stdout.strip(), "machine": machine()}
+            about = {"cell": cell.folder, "entry": entry, "commit": commit.stdout.strip()}
+            about["machine"] = describe_machine()
             (RUNNING / f"{os.getpid()}.json").write_text(json.dumps(about))
             os.nice(19)
             if (group := Path("/proc/self/autogroup")).exists():  # or a session of its own gets a share like any other

@@ -38,7 +38,7 @@ from headwise.engine.host.process import keep_freed_memory
 from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
 from headwise.engine.plan import Plan
-from headwise.runs.manifest import machine
+from headwise.runs.manifest import describe_machine
 from headwise.settings.options import Engine
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
@@ -231,7 +231,8 @@ def main() -> None:
         title, measured = SECTIONS[name]
         begun = time.perf_counter()
         lines = measured()
-        put(PAGE, title, [*lines, "", f"*{machine()}, chains: {native()}; {time.perf_counter() - begun:.0f} s.*"])
+        where = f"*{describe_machine()}, chains: {native()}; {time.perf_counter() - begun:.0f} s.*"
+        put(PAGE, title, [*lines, "", where])
 
 
 if __name__ == "__main__":

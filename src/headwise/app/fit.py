@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..data.own.description import PARTS, Description, read_description
 from ..data.own.objects import COPY_GB, store
-from ..engine.events import Event, Observer, RunStarted
+from ..engine.events import Event, Observer, RoundEnded, RunStarted
 from ..errors import ConfigError, nearest
+from ..log.metrics import ACCURACY
+from ..log.schema import MOMENTS, figures
 from ..runs.query import Run
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from, put
 from ..settings.fields import dump, field_types
 from ..tasks.registry import kind_of
-from .inputs import new_inputs
-from .launch import free_folder, run, set_aside
+from .continue_from import continue_from, settings_after
+from .inputs import new_inputs, with_remembered
+from .launch import free_folder, resume, run, set_aside
 
 SHORT = {
     "lr": "train.lr",
@@ -35,16 +41,27 @@ SHORT = {
 """settings with short names: as on the command line, or as scikit-learn and torch call them"""
 DATA = ("classes", "names", "separator", "missing", "features", "preprocess", "split")
 """settings of the data, named as in a data.toml"""
+TABLES = frozenset(k for k, kind in field_types(Experiment).items() if is_dataclass(kind))
+"""settings that are tables of others"""
 LISTED = 10
 """classes that are printed"""
+BAR = 30
+"""characters of the progress bar"""
+KNOWN_AS = {
+    "random_state": "seed", "n_jobs": "workers", "learning_rate": "lr", "learning_rate_init": "lr", "eta": "lr",
+    "batch_size": "batch", "max_iter": "rounds", "num_rounds": "rounds", "n_epochs": "epochs",
+    "local_epochs": "epochs", "scoring": "metric", "verbose": "quiet", "test_size": "split", "groups": "client",
+}  # fmt: skip
+"""what other libraries call our settings"""
 
 
 def fit(
     clients: Any,
     *,
-    method: Any = "fedavg",
+    method: Any = None,
     model: Any = None,
     rounds: int = 50,
+    start: Run | str | Path | None = None,
     task: str | None = None,
     client: str = "",
     target: str | Sequence[str] = (),
@@ -61,10 +78,13 @@ def fit(
         clients: maps names to ``(x, y)``, ``(train, test)`` or ``(train, val, test)`` of arrays, tensors, DataFrames
             or torch Datasets; or one DataFrame or Hugging Face Dataset, of which `client` and `target` name columns;
             or a partitioner of flwr-datasets; or the path of a data.toml.
-        method: a name with options, such as ``"fedrep:head_epochs=5"``, your own ``"file.py"``, or a method object.
+        method: a name with options, such as ``"fedrep:head_epochs=5"``, your own ``"file.py"``, or a method object; if
+            it is not given, ``"fedavg"``, or the method of `start`.
         model: a name, an `nn.Module`, a class or function that returns one, ``"package.module:factory"`` or
             ``"file.py:factory"``; if it is not given, one that suits the data.
-        rounds: rounds of training.
+        rounds: rounds of training; with `start`, that many more.
+        start: a finished run, or its folder, to continue from: its models, and its settings unless others are given.
+            `clients` may have more samples, and more or fewer clients.
         task: what to predict; if it is not given, it is guessed from the target and printed.
         client: the column that names each row's client, in one table.
         target: the column, or columns, to predict.
@@ -73,7 +93,8 @@ def fit(
         copy_gb: beyond this many gigabytes, arrays are not copied into the run's folder: they must be in files
             (np.memmap), which are referenced with their hashes.
         observers: functions that are called with each event of the run.
-        quiet: do not print the task, the kinds of features, how they were scaled, and the split.
+        quiet: print neither the task, the kinds of features, how they were scaled and the split, nor, in a terminal or
+            a notebook, the progress.
         settings: those of an `Experiment` (``train={"lr": 0.1}`` or simply ``lr=0.1``) and of a data.toml
             (``split``, ``preprocess``, ``classes``, ...).
 
@@ -83,15 +104,118 @@ def fit(
     >>> run = fit({"va": (x, y), "rome": (x2, y2)}, method="fedah", rounds=20)  # doctest: +SKIP
     """
     described, values = _sort_settings(settings)
-    values |= {"method": method, "rounds": rounds} | ({} if model is None else {"model": model})
-    name = Choice.parse(method, "method").name.partition("@")[0]
+    values |= {"rounds": rounds} | {k: v for k, v in (("method", method), ("model", model)) if v is not None}
+    make = experiment_from
+    if start is not None:
+        values = _merge(_settings_after(start), values)
+        make = continue_from
+    values.setdefault("method", "fedavg")
+    name = Choice.parse(values["method"], "method").name.partition("@")[0]
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-own-s{values.get('seed', 0)}")
     experiment_from({**values, "data": "digits"})  # a wrong setting is refused before any data is read
     described |= {"task": task} if task else {}
-    with set_aside(folder, overwrite), new_inputs(folder) as home:
+    with set_aside(folder, overwrite), new_inputs(folder) as home, show_progress(name, quiet) as progress:
         toml = store(clients, home, client=client, target=target, copy_gb=copy_gb, **described)
         first = [] if quiet else [partial(_print_data, folder, toml)]
-        return run(experiment_from({**values, "data": str(toml)}), folder, observers=[*first, *observers])
+        experiment = make({**values, "data": str(toml)})
+        if start is not None:
+            experiment = with_remembered(experiment, _folder_of(start))
+        return run(experiment, folder, observers=[*first, *progress, *observers])
+
+
+def continue_run(before: Run, rounds: int | None, out: str | Path | None, settings: Mapping[str, Any]) -> Run:
+    """Finish a run, or with `rounds` train that many more in a new folder; `settings` are those of `fit`."""
+    if rounds is None:
+        if out is not None or settings:
+            raise ConfigError("rounds is missing: out and other settings are those of a new run, which continues this.")
+        return resume(before.path)
+    described, values = _sort_settings(settings)
+    if described:
+        raise ConfigError(f"{next(iter(described))} is a setting of the data, which stay: use hw.fit(..., start=run).")
+    values = _merge(settings_after(before.path), {**values, "rounds": rounds})
+    experiment = with_remembered(continue_from(values), before.path)
+    return run(experiment, out, data_dir=before.manifest["data_dir"])
+
+
+def _folder_of(start: Run | str | Path) -> Path:
+    return start.path if isinstance(start, Run) else Path(start)
+
+
+def _settings_after(start: Run | str | Path) -> dict[str, Any]:
+    """The settings of a run that continues from this one, but for those of its data."""
+    data = ("data", "partition", "split", "clients", "task", "target_range", "fraction", "without")
+    return {name: value for name, value in settings_after(_folder_of(start)).items() if name not in data}
+
+
+def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with these changes, of which some are tables."""
+    tables = {k: {**values[k], **v} for k, v in changes.items() if isinstance(v, Mapping) and k in TABLES}
+    return {**values, **changes, **tables}
+
+
+@contextmanager
+def show_progress(title: str, quiet: bool) -> Iterator[list[Observer]]:
+    """The observers that show a run's rounds in one line of a terminal or a notebook."""
+    if quiet or not is_watched():
+        yield []
+        return
+    line = ProgressLine(title)
+    try:
+        yield [line]
+    finally:
+        line.end()
+
+
+def is_watched() -> bool:
+    """Whether somebody sees stderr while it is written: in a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+class ProgressLine:
+    """A bar, the round, the last score and the time left, written over again and again."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.rounds = 0
+        self.first = 0
+        self.begun = time.monotonic()
+        self.metric = ACCURACY
+        self.score = ""
+        self.width = 0
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted(rounds, _, start, metric):
+                self.rounds = rounds
+                self.first = start
+                self.metric = metric
+                self.begun = time.monotonic()
+                self._write(start)
+            case RoundEnded(row):
+                for moment in MOMENTS:
+                    if values := figures(row, moment, self.metric):
+                        self.score = f"{self.metric.label} {self.metric.form(values[self.metric.name])} ({moment})"
+                        break
+                self._write(row["round"])
+            case _:
+                pass
+
+    def _write(self, t: int) -> None:
+        full = BAR * t // max(self.rounds, 1)
+        left = (time.monotonic() - self.begun) / max(t - self.first, 1) * (self.rounds - t)
+        parts = [
+            f"round {t} of {self.rounds}",
+            self.score,
+            f"{left:.0f} s left" if self.first < t < self.rounds else "",
+        ]
+        text = f"{self.title} [{'#' * full}{' ' * (BAR - full)}] {', '.join(filter(None, parts))}"
+        sys.stderr.write(f"\r{text.ljust(self.width)}")
+        sys.stderr.flush()
+        self.width = len(text)
+
+    def end(self) -> None:
+        if self.width:
+            sys.stderr.write("\n")
 
 
 def _print_data(folder: Path, toml: Path, event: Event) -> None:
@@ -149,5 +273,6 @@ def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
             values[name] = {**values.get(name, {}), **value} if isinstance(value, Mapping) else value
         else:
             known = [*own, *SHORT, *DATA, "client", "target", "task", "out"]
-            raise ConfigError(f"{name} is not a setting: {nearest(name, known)}")
+            hint = f"did you mean {KNOWN_AS[name]!r}?" if name in KNOWN_AS else nearest(name, known)
+            raise ConfigError(f"{name} is not a setting: {hint}")
     return described, values

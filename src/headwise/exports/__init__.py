@@ -5,7 +5,7 @@ Loading and predicting need numpy, `data` and `disk`; only what makes a model im
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import runs
 
@@ -20,4 +20,11 @@ def _open_models(run: Run) -> Models:
     return Models(run)
 
 
+def _continue_run(run: Run, *how: Any) -> Run:
+    from ..app.fit import continue_run
+
+    return continue_run(run, *how)
+
+
 runs.open_models = _open_models
+runs.continue_run = _continue_run

@@ -20,6 +20,8 @@ from .inputs import Inputs
 if TYPE_CHECKING:
     from torch import nn
 
+    from .importance import Importances
+
 Format = Literal["onnx", "torch"]
 ROWS = 4096
 """samples predicted at once"""
@@ -114,10 +116,14 @@ class TrainedModel:
 
     def infer(self, raw: Any) -> Prediction:
         """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
+        return self.answer(self.encode(raw))
+
+    def encode(self, raw: Any) -> NDArray[Any]:
+        """Raw samples as the numbers that `answer` takes; warns of categories that training did not have."""
         unknown = Unknown()
         x = self.inputs.encode(self._list_samples(raw), unknown)
         warn_of_unknown(unknown)
-        return self.answer(x)
+        return x
 
     def predict_proba(self, raw: Any) -> NDArray[np.float32]:
         """[n, classes]: the probability of each class, or of each label; of each pixel's classes."""
@@ -143,6 +149,29 @@ class TrainedModel:
         from .quality import score_samples
 
         return score_samples(self, raw, y)
+
+    def importance(self, raw: Any, y: Any, *, repeats: int = 5, seed: int = 0) -> Importances:
+        """Permutation importance of each feature on these samples: how much worse the run's metric gets without it.
+
+        Args:
+            raw: samples, as `predict` takes them.
+            y: their true labels or quantities.
+            repeats: how often each feature is shuffled.
+            seed: of the shuffles.
+
+        Returns:
+            A row per feature with the mean and deviation over the shuffles, the most important feature first.
+
+        Example:
+            >>> model.importance(patients, diagnoses)  # doctest: +SKIP
+            accuracy 81.0 % on 50 samples, without one feature:
+              age    worse by 21.2 % ± 3.0 %
+              sex    worse by 0.4 % ± 1.1 %
+        """
+        from .importance import measure_importance
+        from .quality import encode_pair
+
+        return measure_importance(self, *encode_pair(self, raw, y), repeats, seed)
 
     def _list_samples(self, raw: Any) -> Any:
         """A frame's texts or images; a single text or path is one sample."""

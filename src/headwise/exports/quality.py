@@ -308,16 +308,20 @@ def score_targets(model: TrainedModel, z: Array, y: Array) -> Score:
 def score_samples(model: TrainedModel, raw: Any, y: Any) -> float:
     """The run's metric on these samples."""
     metric = main_metric(model.card.get("metric"), model.card["task"])
-    prediction = model.infer(raw)
-    targets = encode_targets(model.card, label_texts(model, y), lambda i: f"label {i}", in_files=False)
-    if len(targets) != len(prediction.scores):
-        raise DataError(
-            f"x has {len(prediction.scores)} samples and y {len(targets)} labels, but each sample needs one."
-        )
-    scores = score(torch.from_numpy(prediction.scores), torch.from_numpy(targets), [metric], model.card["task"])
+    x, targets = encode_pair(model, raw, y)
+    scores = score(torch.from_numpy(model.answer(x).scores), torch.from_numpy(targets), [metric], model.card["task"])
     if metric.name not in scores:
         raise DataError(f"{metric.label} is not defined for these {len(targets)} samples.")
     return scores[metric.name]
+
+
+def encode_pair(model: TrainedModel, raw: Any, y: Any) -> tuple[Array, Array]:
+    """Samples and their labels or quantities as the model and the metrics take them."""
+    x = model.encode(raw)
+    targets = encode_targets(model.card, label_texts(model, y), lambda i: f"label {i}", in_files=False)
+    if len(targets) != len(x):
+        raise DataError(f"x has {len(x)} samples and y {len(targets)} labels, but each sample needs one.")
+    return x, targets
 
 
 def label_texts(model: TrainedModel, y: Any) -> Any:

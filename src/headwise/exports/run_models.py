@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -60,6 +60,9 @@ from .network import (
     trace_program,
 )
 from .programs import load_program
+
+if TYPE_CHECKING:
+    from .importance import Importances
 
 DEPLOYED = "flower"
 """the engine of runs with sites; in a simulation of sites, all clients are here"""
@@ -211,6 +214,18 @@ class Models:
         if kind_of(dataset.task).one_class:
             y = cast_classes(dataset.classes, dataset.label_type)[y]
         return ClientRows(rows, own, y)
+
+    def importance(self, client: int, part: str, moment: str, round: str, repeats: int, seed: int) -> Importances:
+        """Of each feature for a client's model, on its own samples of this part."""
+        from .importance import measure_importance
+
+        rows = self.rows(client, part).index
+        if not len(rows):
+            name = client_label(client, self.run.names)
+            raise DataError(f"client {name} has no {part} samples: choose another part of {', '.join(PARTS)}.")
+        model = self.of(client, moment, round)
+        x = encode_run_samples(self.data, model.inputs, self.data.dataset.x[rows])
+        return measure_importance(model, x, self.data.dataset.y[rows], repeats, seed)
 
     def checkpoint(self, round: str) -> Checkpoint:
         """Read once while its files stay the same: reading it checks the state of every client."""

@@ -8,3 +8,5 @@ from typing import Any
 
 open_models: Callable[[Any], Any]
 """gives a run its models; `exports` registers it, because reading a run must not import what trains"""
+continue_run: Callable[..., Any]
+"""continues a run, in its folder or a new one; registered likewise"""

@@ -21,6 +21,7 @@ from .manifest import describe_guarantee, read_manifest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..exports.importance import Importances
     from ..exports.model import TrainedModel
     from ..exports.run_models import ClientRows, Models
 
@@ -444,6 +445,27 @@ class Run:
     def rows(self, client: str | int, part: str = "test") -> ClientRows:
         """The samples that a client trained on, or held out: `part` is train, val or test."""
         return self._models.rows(self.number_of(client), part)
+
+    def importance(
+        self,
+        client: str | int,
+        part: str = "test",
+        *,
+        moment: str = "pre",
+        round: str = "last",
+        repeats: int = 5,
+        seed: int = 0,
+    ) -> Importances:
+        """How much worse a client's model gets on its own samples if one feature is shuffled `repeats` times."""
+        return self._models.importance(self.number_of(client), part, moment, round, repeats, seed)
+
+    def resume(self, rounds: int | None = None, *, out: str | Path | None = None, **settings: Any) -> Run:
+        """Finish this run if it was interrupted, or train `rounds` more in a new run that continues from it.
+
+        The new run is in the folder `out`; `settings` are those of `hw.fit` that change, such as ``lr=0.01``. Ten
+        rounds and ten more have the same bits as twenty. To continue on other data, use ``hw.fit(..., start=run)``.
+        """
+        return runs.continue_run(self, rounds, out, settings)
 
     def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
         """A model for a new client, from its own samples: raw inputs, and the names of their classes."""
