@@ -8,7 +8,12 @@ from collections.abc import Iterable
 
 
 class HeadwiseError(Exception):
-    """A user's mistake: the message names the field, the value and what is allowed."""
+    """A user's mistake: the message names the field, the value and what is allowed.
+
+    >>> Experiment(rounds=0)
+    Traceback (most recent call last):
+    headwise.errors.ConfigError: rounds is 0, but must be from 1 to 1,000,000.
+    """
 
 
 class ConfigError(HeadwiseError):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.app.choose import Chosen, choose, parse_budget, read_portfolio
+from headwise.app.choose import Chosen, choose, read_portfolio
 from headwise.app.prepare import prepare
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError
@@ -178,16 +178,6 @@ def test_only_sums_leaves_out_servers_that_need_every_message(tmp_path: Path) ->
         base, methods=["fedper", "fedfomo"], only_sums=True, draws=1, trials=0, budget="1h", out=tmp_path / "sums"
     )
     assert [row[0] for row in sorted(chosen.answer.screened[1])] == ["fedavg", "fedavg-ft", "fedper", "standalone"]
-
-
-@pytest.mark.parametrize("budget", ["", "10", "m", "-1s", "1d", "xs", 0, True, None, "1e99h"])
-def test_a_broken_budget_gets_a_sentence(budget: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^budget is .* but must be a time such as 90s, 30m or 2h"):
-        parse_budget(budget)
-
-
-def test_a_budget_is_a_time() -> None:
-    assert [parse_budget(b) for b in ("90s", "1.5m", "2h", 7)] == [90.0, 90.0, 7200.0, 7.0]
 
 
 def test_the_portfolio_has_every_method_once() -> None:

@@ -15,7 +15,7 @@ import headwise as hw
 from headwise.app import tune as tuning
 from headwise.app.registry import resolve_all
 from headwise.app.space import Dimension, find_space, parse_dimension
-from headwise.app.tune import tune, with_validation
+from headwise.app.tune import parse_budget, tune, with_validation
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.settings.experiment import read_toml
@@ -153,3 +153,13 @@ def test_a_method_searches_its_own_numbers_only() -> None:
     names = [d.name for d in find_space(small(method="fedrep"))]
     assert names == ["train.lr", "method.head_epochs"]
     assert [d.name for d in find_space(small(method="standalone"))] == ["train.lr"]
+
+
+@pytest.mark.parametrize("budget", ["", "10", "m", "-1s", "1d", "xs", 0, True, None, "1e99h", "9999999h", "30m1h", "s"])
+def test_a_broken_budget_gets_a_sentence(budget: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^budget is .* but must be a time such as 90s, 30m or 1h30m"):
+        parse_budget(budget)
+
+
+def test_a_budget_is_a_time() -> None:
+    assert [parse_budget(b) for b in ("90s", "1.5m", "2h", "1h30m", 7)] == [90.0, 90.0, 7200.0, 5400.0, 7.0]

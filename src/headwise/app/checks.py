@@ -95,7 +95,8 @@ def check_augment(plan: Plan) -> None:
     if not own or plan.data.reported_labels is not None:
         return
     data = plan.data.client(next(c for c in range(len(plan.data)) if plan.data.sizes(c)[0])).train
-    x, y = data.x[:8], data.y[:8]
+    x = data.x[:8]
+    y = data.y[:8]
     for change in own:
         try:
             (first, a), (again, b) = (apply_function(x, y, change, torch.Generator().manual_seed(0)) for _ in range(2))

@@ -24,20 +24,18 @@ from ..report.page import render_recommendation
 from ..report.recommendation import YARDSTICKS, Recommendation, of_mean_client, practical_equality
 from ..report.results import Line, Setting
 from ..report.tables import Table, to_markdown
-from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
 from ..settings.choices import Choice
-from ..settings.experiment import Experiment, experiment_from, put, read_toml
-from ..settings.fields import Natural, Seeds, convert, literal
+from ..settings.experiment import Experiment, read_toml, with_settings
+from ..settings.fields import Natural, Seeds, convert
 from ..settings.names import list_names
+from ..stats.paired import Cells
 from . import registry
-from .compare import Watch
-from .fit import experiment_on
-from .launch import data_folder, free_folder, run_or_resume
+from .compare import read_base
+from .launch import data_folder, run_or_resume
 from .prepare import plan_for, prepare
-from .tune import BudgetSpentError, experiment_toml, tune, with_validation
+from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, with_validation
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 PORTFOLIO = Path(__file__).with_name("portfolio.toml")
 FIRST = 0
 """the draw that decides who stays in the race"""
@@ -76,7 +74,7 @@ class Chosen:
     out: Path
     answer: Recommendation
     experiment: Experiment
-    """with the recommended method and settings, to go on with"""
+    """with the recommended method and settings"""
 
     @property
     def report(self) -> Path:
@@ -124,25 +122,20 @@ def choose(
         **settings: those of `fit`, such as ``client="hospital"`` or ``rounds=20``.
 
     Returns:
-        The answer in words and numbers, and an experiment to go on with. Validation samples decide; test samples are
-        read once, at the end, for the methods that the answer names.
+        The answer in words and numbers, and an experiment with the recommended method. Validation samples decide; test
+        samples are read once, at the end, for the methods that the answer names.
 
-    >>> choose(frame, client="hospital", target="ill", budget="5m").words()  # doctest: +SKIP
+    >>> answer = choose(frame, client="hospital", target="ill", rounds=2, methods=["fedper"], draws=2, trials=0)
+    >>> answer.report
+    PosixPath('runs/choose-own/choice.html')
     """
     seconds = parse_budget(budget)
     draws = convert(draws, Seeds, "draws")
     trials = convert(trials, Natural, "trials")
-    if isinstance(base, Experiment):
-        if settings:
-            raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
-        folder = Path(out) if out else free_folder(f"choose-{base.data.name}")
-    else:
-        if "method" in settings:
-            raise ConfigError("method is given, but choose tries several: name them in methods.")
-        folder = Path(out) if out else free_folder("choose-own")
-        base = experiment_on(base, folder / INPUTS, settings)
-    base = _prepare_base(base)
-    race = _Race(base, folder, data_folder(data_dir), watch, seconds, draws)
+    if "method" in settings:
+        raise ConfigError("method is given, but choose tries several: name them in methods.")
+    base, folder = read_base(base, settings, out, "choose")
+    race = _Race(_prepare_base(base), folder, data_folder(data_dir), watch, seconds, draws)
     with race.open({"methods": [*methods], "draws": draws, "trials": trials, "only_sums": only_sums}):
         entries = race.find_entries(methods, only_sums)
         race.set_rounds(entries[0])
@@ -151,14 +144,6 @@ def choose(
         race.tune_kept(trials)
         race.decide()
         return race.finish()
-
-
-def parse_budget(value: Any) -> float:
-    """Seconds, from a number or a text such as 90s, 30m or 2h."""
-    number = literal(value[:-1]) if isinstance(value, str) and value[-1:] in UNITS else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < 1e9:
-        raise ConfigError(f"budget is {value!r}, but must be a time such as 90s, 30m or 2h.")
-    return number * UNITS[value[-1]] if isinstance(value, str) else float(number)
 
 
 def _prepare_base(base: Experiment) -> Experiment:
@@ -225,8 +210,7 @@ class _Race:
 
     def note(self, **decisions: Any) -> None:
         """Store decisions, and the time that was spent."""
-        self.journal |= decisions
-        self.journal["spent"] = self.before + time.monotonic() - self.began
+        self.journal |= {**decisions, "spent": self.spent}
         write_json(self.folder / "choose.json", self.journal)
 
     @property
@@ -312,16 +296,15 @@ class _Race:
     # -- runs
 
     def experiment_of(self, entry: Entry, draw: int) -> Experiment:
-        values = dataclasses.replace(
-            self.base, rounds=self.rounds, seed=self.base.seed + draw, data_seed=self.base.data_seed + draw
+        experiment = dataclasses.replace(
+            self.base,
+            method=registry.resolve("method", Choice.parse(entry.method, "method")),
+            rounds=self.rounds,
+            seed=self.base.seed + draw,
+            data_seed=self.base.data_seed + draw,
+            evaluate=dataclasses.replace(self.base.evaluate, every=max(self.rounds // 4, 1)),
         )
-        every = max(self.rounds // 4, 1)
-        values = dataclasses.replace(values, evaluate=dataclasses.replace(values.evaluate, every=every))
-        values = dataclasses.replace(values, method=registry.resolve("method", Choice.parse(entry.method, "method")))
-        plain = registry.resolve_all(values).plain() if entry.settings else {}
-        for name, value in entry.settings.items():
-            put(plain, name, value)
-        return experiment_from(plain) if plain else values
+        return with_settings(experiment, entry.settings)
 
     def run(self, entry: Entry, draw: int) -> None:
         """Run or continue one cell; a method that fails is left out, with the reason."""
@@ -332,7 +315,8 @@ class _Race:
         began = time.monotonic()
         try:
             run = self._complete(entry, self.experiment_of(entry, draw), self.folder / "runs" / key)
-            self._check_measured(run)
+            if not run.last_scores("val").get("pre"):
+                raise RunError("it diverged: no client has a score on validation samples.")
         except HeadwiseError as error:
             if isinstance(error, _InterruptedError):
                 raise
@@ -355,10 +339,6 @@ class _Race:
                 f"{run.path} ended early ({run.ended}): choose again into {self.folder} to continue."
             )
         return run
-
-    def _check_measured(self, run: Run) -> None:
-        if not run.last_scores("val").get("pre"):
-            raise RunError("it diverged: no client has a score on validation samples.")
 
     # -- the race
 
@@ -385,18 +365,22 @@ class _Race:
         first = lines[0].runs[0]
         return Setting(title_of(first.manifest["experiment"], first.metric), lines)
 
-    def rank(self, names: Sequence[str], draws: Sequence[int]) -> list[str]:
-        """Those that can't be told from the best, best first, then the others in their order."""
+    def cells(self, names: Sequence[str], draws: Sequence[int]) -> Cells:
+        """Their validation scores, every client counting the same."""
         setting = self.setting(names, draws)
         cells = setting.cells(setting.lines, "val")
         assert cells is not None
-        cells = of_mean_client(cells)
+        return of_mean_client(cells)
+
+    def list_near(self, names: Sequence[str], draws: Sequence[int]) -> list[str]:
+        """Those that can't be told from the best, best first."""
+        cells = self.cells(names, draws)
         return cells.not_worse_than_best(practical_equality(cells, self.metric))
 
     def keep_best(self) -> None:
         """The yardsticks, and of the others those that may be best, as many as there is time for on further draws."""
         if "kept" not in self.journal:
-            near = self.rank([*self.runs], [FIRST])
+            near = self.list_near([*self.runs], [FIRST])
             yardsticks = [name for name in YARDSTICKS if name in self.runs]
             each = sum(self.predict(self.entries[name]) for name in yardsticks)
             room = max(self.left, 0.0) * (1 - TUNING) / self.draws - each
@@ -463,7 +447,7 @@ class _Race:
 
     def _drop_losers(self, draws: Sequence[int]) -> None:
         names = [e.name for e in self.kept if all(d in self.runs[e.name] for d in draws)]
-        near = self.rank(names, draws)
+        near = self.list_near(names, draws)
         lost = [name for name in names if name not in near and self.entries[name].method not in YARDSTICKS]
         self.note(behind=[*self.journal["behind"], *lost])
 
@@ -472,7 +456,7 @@ class _Race:
     def finish(self) -> Chosen:
         names = [e.name for e in self.kept if e.name in self.runs]
         draws = [d for d in range(FIRST + 1, self.draws + 1) if all(d in self.runs[name] for name in names)]
-        if len(draws) < 2:  # too little time: the first draw must decide, too
+        if len(draws) < 2:  # too little time: the first draw must also decide
             names = [name for name in names if FIRST in self.runs[name]]
             if not draws:
                 names = [name for name in self.runs if FIRST in self.runs[name]]
@@ -489,9 +473,8 @@ class _Race:
             evaluate=dataclasses.replace(self.base.evaluate, every=1),
         )
         chosen = Chosen(self.folder, answer, experiment)
-        toml = experiment_toml(experiment)
         write_json(self.folder / "choice.json", chosen.plain())
-        write_bytes(self.folder / "best.toml", toml.encode())
+        write_bytes(self.folder / "best.toml", experiment_toml(experiment).encode())
         write_bytes(
             self.folder / "choice.md", "\n".join([*answer.words(), "", to_markdown(answer.table()), ""]).encode()
         )
@@ -521,10 +504,7 @@ class _Race:
         """The first draw of every method that was tried."""
         form = self.metric.form
         names = [name for name, by_draw in self.runs.items() if FIRST in by_draw]
-        setting = self.setting(names, [FIRST])
-        cells = setting.cells(setting.lines, "val")
-        assert cells is not None
-        cells = of_mean_client(cells)
+        cells = self.cells(names, [FIRST])
         ordered = sorted(names, key=lambda name: -self.metric.gain(cells.mean(name).value, 0.0))
         rows = [[name, form(cells.mean(name).value), form(cells.worst_tenth(name).value)] for name in ordered]
         return ["method", "validation, mean client", "worst tenth"], rows

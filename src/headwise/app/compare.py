@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,8 @@ from .fit import SHORT, experiment_on
 from .grid import GridCell, Point, choose_best, describe_grid, folder_of, format_point, split_grid, tabulate_grid
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
-from .tune import with_validation
+from .tune import Watch, with_validation
 
-Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
-"""returns observers that display the run with this title"""
 Track = Callable[[Path], Iterable[Observer]]
 """returns observers that also store the run in this folder elsewhere"""
 GRIDS = tuple(name for name in SHORT if name != "class_weight")
@@ -132,19 +130,16 @@ def compare(
     Returns:
         The comparison: its tables, its words, and the path of its page.
 
-    >>> compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", rounds=20)  # doctest: +SKIP
-    >>> compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", lr=[0.01, 0.1])  # doctest: +SKIP
+    >>> compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", rounds=2).report
+    PosixPath('runs/compare-own/report.html')
+    >>> comparison = compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", rounds=2, lr=[0.01, 0.1])
+    >>> [cell.point for cell in comparison.grid if cell.line.name == "fedah"]
+    [(('train.lr', 0.01),), (('train.lr', 0.1),)]
     """
     lists = {name: value for name, value in settings.items() if name in GRIDS and isinstance(value, list)}
     federations, points = split_grid({**lists, **(grid or {})})
     settings = {name: value for name, value in settings.items() if name not in lists}
-    if isinstance(base, Experiment):
-        if settings:
-            raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
-        folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
-    else:
-        folder = Path(out) if out else free_folder("compare-own")
-        base = experiment_on(base, folder / INPUTS, settings)
+    base, folder = read_base(base, settings, out, "compare")
     base = with_validation(base) if len(points) > 1 else base
     cells = {(f, p): _cells(base, methods, draws, seeds, (*f, *p)) for f in federations for p in points}
     for _, experiment, _ in next(iter(cells.values()))[: len(methods)] if len(base.model) > 1 else ():
@@ -163,10 +158,19 @@ def compare(
     return comparison
 
 
+def read_base(base: Any, settings: Mapping[str, Any], out: str | Path | None, verb: str) -> tuple[Experiment, Path]:
+    """The experiment that was given, or that of data and settings as `fit` takes them; and the folder for results."""
+    if not isinstance(base, Experiment):
+        folder = Path(out) if out else free_folder(f"{verb}-own")
+        return experiment_on(base, folder / INPUTS, settings), folder
+    if settings:
+        raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
+    return base, Path(out) if out else free_folder(f"{verb}-{base.data.name}")
+
+
 def _title(method: str, experiment: Experiment, point: Point) -> str:
-    return (
-        f"{', '.join(filter(None, (method, format_point(point))))}, draw {experiment.data_seed}, seed {experiment.seed}"
-    )
+    parts = [method, format_point(point), f"draw {experiment.data_seed}", f"seed {experiment.seed}"]
+    return ", ".join(filter(None, parts))
 
 
 def _join(folder: Path, done: Mapping[tuple[Point, Point, str], Sequence[Run]], share: float | None) -> Comparison:

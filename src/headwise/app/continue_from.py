@@ -51,11 +51,12 @@ def continue_from(values: Mapping[str, Any]) -> Experiment:
     experiment = experiment_from(values)
     divided = experiment.clients or (0 if experiment.partition.name == "natural" else 20)
     experiment = replace(experiment, origin=replace(experiment.origin, divided=divided))
+    resolved = registry.resolve_all(experiment)
     for name in SAME:
-        now, then = (getattr(registry.resolve_all(e), name) for e in (experiment, before))
-        if name == "method":
-            now, then = now.name, then.name
-        if now != then:
+        differs = getattr(resolved, name) != getattr(before, name)
+        if name == "method":  # its options may change
+            differs = resolved.method.name != before.method.name
+        if differs:
             raise ConfigError(
                 f"{name} is not what {experiment.origin.run} has, but a run that continues from it must keep it."
             )

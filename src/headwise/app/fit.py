@@ -101,7 +101,9 @@ def fit(
     Returns:
         The finished run, or an interrupted one that `resume` continues.
 
-    >>> run = fit({"va": (x, y), "rome": (x2, y2)}, method="fedah", rounds=20)  # doctest: +SKIP
+    >>> run = fit({"va": (x, y), "rome": (x2, y2)}, method="fedah", rounds=20, quiet=True)
+    >>> run.names
+    ('va', 'rome')
     """
     described, values = _sort_settings(settings)
     values |= {"rounds": rounds} | {k: v for k, v in (("method", method), ("model", model)) if v is not None}

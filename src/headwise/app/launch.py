@@ -94,7 +94,7 @@ def run(
     Returns:
         The finished run, or an interrupted one that `resume` continues.
 
-    >>> run(Experiment(method="fedrep", data="digits", rounds=2), "runs/first").complete  # doctest: +SKIP
+    >>> run(Experiment(method="fedrep", data="digits", rounds=2), "runs/first").complete
     True
     """
     if experiment.engine.kind == "flower" and backend is None:
@@ -151,7 +151,7 @@ def resume(
     Raises:
         RunError: the data or your own code has changed; a note of the error shows the difference.
 
-    >>> resume("runs/first").complete  # doctest: +SKIP
+    >>> resume("runs/first").complete
     True
     """
     folder = Path(folder)

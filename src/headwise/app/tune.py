@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..disk.files import read_json, write_bytes, write_json
-from ..disk.jsontext import to_toml
+from ..disk.jsontext import leaves, to_toml
 from ..engine.events import Event, Observer, RoundEnded
 from ..errors import ConfigError, RunError
 from ..log.metrics import Metric
@@ -34,7 +35,11 @@ DIVERGED = -1e12
 """the score of a run that diverged, which is a result"""
 ENDS = {"complete": "", "pruned": ", stopped early", "diverged": ", diverged"}
 MOMENTS = ("pre", "stale", "global")
+BUDGET = re.compile(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
+LONGEST = 1e9
+"""seconds of a budget"""
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
+"""returns observers that display the run with this title"""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def tune(
     base: Experiment,
     *,
     trials: int | None = None,
-    budget: float | None = None,
+    budget: str | float | None = None,
     space: Iterable[str] = (),
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
@@ -116,7 +121,8 @@ def tune(
     Args:
         base: where the search begins; its own settings are the first trial.
         trials: how many settings to try; without a budget, 20.
-        budget: seconds after which no trial is begun or continued.
+        budget: the time after which no trial is begun or continued, such as ``"90s"``, ``"30m"`` or a number of
+            seconds.
         space: what to search beside or instead of the defaults, such as ``"train.lr=log:1e-3..1"``.
         out: the folder of the search; that of an earlier one continues it.
         data_dir: the folder of public data sets.
@@ -125,31 +131,37 @@ def tune(
     Returns:
         The trials, the best settings and an experiment with them. The same number of trials gives the same answer,
         killed in the middle or not.
+
+    >>> result = tune(Experiment(method="fedprox", data="digits", rounds=2), trials=2)
+    >>> [*result.best["settings"]]
+    ['train.lr', 'method.mu']
     """
-    optuna = _optuna()
-    began = time.monotonic()
-    base = resolve_all(with_validation(base))
-    metric = prepare(base, data_folder(data_dir)).plan.metric
-    dimensions = find_space(base, space)
-    for d in dimensions:  # a wrong name or value is refused before the first trial
-        for value in (d.low, d.high) if not d.choices else d.choices:
-            _with_settings(base, {d.name: int(value) if d.scale == "int" else value})
-    folder = Path(out) if out else free_folder(f"tune-{Path(base.method.name).stem}-{base.data.name}")
-    study = _study(optuna, folder, base, dimensions, metric)
+    search = _Search(base, space, out, data_dir, None if budget is None else parse_budget(budget))
     limit = trials if trials is not None else (TRIALS if budget is None else 10**6)
-    deadline = None if budget is None else began + budget
-    while trial := _next_trial(optuna, study, base, dimensions, limit, deadline):
-        settings = {d.name: d.suggest(trial) for d in dimensions}
-        name = f"trial-{trial.number:03d}"
-        with watch(f"trial {trial.number}") as observers, _judge_trial(optuna, study, trial, metric, deadline) as judge:
-            judge.catch_up(folder / name)
-            run = run_or_resume(
-                _with_settings(base, settings), folder / name, data_dir=data_dir, observers=[*observers, judge.observe]
-            )
+    while trial := search.next_trial(limit):
+        settings = {d.name: d.suggest(trial) for d in search.space}
+        folder = search.folder / f"trial-{trial.number:03d}"
+        with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge:
+            judge.catch_up(folder)
+            experiment = _with_settings(search.base, settings)
+            run = run_or_resume(experiment, folder, data_dir=data_dir, observers=[*observers, judge.observe])
             if not run.complete:
-                raise RunError(f"{run.path} ended early ({run.ended}): tune again into {folder} to continue.")
+                raise RunError(f"{run.path} ended early ({run.ended}): tune again into {search.folder} to continue.")
             judge.finish(run)
-    return _finish(optuna, study, folder, base, dimensions, metric)
+    return search.finish()
+
+
+def parse_budget(value: Any) -> float:
+    """Seconds, from a number or a text such as 90s, 30m or 1h30m."""
+    if isinstance(value, str):
+        match = BUDGET.fullmatch(value)
+        parts = match.groups(default="0") if match else ()
+        seconds = sum(float(part) * unit for part, unit in zip(parts, (3600, 60, 1), strict=bool(parts)))
+    else:
+        seconds = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+    if not 0 < seconds < LONGEST:
+        raise ConfigError(f"budget is {value!r}, but must be a time such as 90s, 30m or 1h30m.")
+    return seconds
 
 
 def best_trial(trials: Iterable[dict[str, Any]], metric: Metric) -> dict[str, Any]:
@@ -179,15 +191,126 @@ class BudgetSpentError(Exception):
     """The budget is used up; the trial continues in the next session."""
 
 
+class _Search:
+    """A search in its folder, new or continued."""
+
+    def __init__(
+        self,
+        base: Experiment,
+        space: Iterable[str],
+        out: str | Path | None,
+        data_dir: str | Path | None,
+        budget: float | None,
+    ) -> None:
+        self.deadline = None if budget is None else time.monotonic() + budget
+        self.optuna = _import_optuna()
+        self.states = self.optuna.trial.TrialState
+        self.base = resolve_all(with_validation(base))
+        self.metric = prepare(self.base, data_folder(data_dir)).plan.metric
+        self.space = find_space(self.base, space)
+        for d in self.space:  # a wrong name or value is refused before the first trial
+            for value in d.choices or (d.low, d.high):
+                _with_settings(self.base, {d.name: int(value) if d.scale == "int" else value})
+        self.folder = Path(out) if out else free_folder(f"tune-{Path(base.method.name).stem}-{base.data.name}")
+        self.study = self._open()
+
+    def _open(self) -> Any:
+        """The study in this folder; refuses a folder that holds another search."""
+        about = {
+            "experiment": self.base.plain(),
+            "space": [str(d) for d in self.space],
+            "metric": self.metric.name,
+        }
+        path = self.folder / "tune.json"
+        if path.exists() and (before := read_json(path)) != about:
+            keys = [k for k in about if before.get(k) != about[k]] if isinstance(before, dict) else [*about]
+            differ = f"its {', '.join(keys)} differ"
+            raise ConfigError(f"{self.folder} holds another search ({differ}): choose another --out.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, about)
+        log = self.optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))
+        first = max(self.base.rounds // 8, 1)
+        return self.optuna.create_study(
+            storage=self.optuna.storages.JournalStorage(log),
+            study_name="tune",
+            direction="maximize",
+            pruner=self.optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=3),
+            load_if_exists=True,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def next_trial(self, limit: int) -> Any:
+        """The trial that was interrupted, or a new one; None if the search has ended."""
+        if self.is_over:
+            return None
+        for t in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
+            if t.params.keys() == {d.name for d in self.space}:
+                return self.optuna.trial.Trial(self.study, t._trial_id)
+            self.study.tell(t.number, state=self.states.FAIL)  # killed before it knew its settings
+        counted = (self.states.COMPLETE, self.states.PRUNED, self.states.WAITING)
+        trials = self.study.get_trials(deepcopy=False, states=counted)
+        if len(trials) >= limit:
+            return None
+        # each trial has a sampler of its own, so that a continued search draws what an uninterrupted one would
+        seed = seed_of(self.base.seed, "tune", len(trials)) % 2**32
+        self.study.sampler = self.optuna.samplers.TPESampler(seed=seed)
+        if not trials:
+            known = dict(leaves(self.base.plain()))
+            self.study.enqueue_trial({d.name: known[d.name] for d in self.space if d.contains(known.get(d.name))})
+        return self.study.ask()
+
+    @contextmanager
+    def judge(self, trial: Any) -> Iterator[_Judge]:
+        with suppress(BudgetSpentError):  # the trial stays open, and the search ends by its deadline
+            try:
+                yield _Judge(self, trial)
+            except self.optuna.TrialPruned:
+                self.study.tell(trial, state=self.states.PRUNED)
+
+    def list_trials(self) -> list[dict[str, Any]]:
+        """Those that ended: number, settings, score, state and rounds."""
+        trials: list[dict[str, Any]] = []
+        for t in self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE, self.states.PRUNED)):
+            value = t.value if t.state == self.states.COMPLETE else t.intermediate_values.get(t.last_step)
+            trials.append(
+                {
+                    "number": t.number,
+                    "settings": dict(t.params),
+                    "score": None if value in (None, DIVERGED) else self.metric.gain(value, 0.0),
+                    "state": "diverged" if value == DIVERGED else t.state.name.lower(),
+                    "rounds": len(Run(self.folder / f"trial-{t.number:03d}").rounds),
+                }
+            )
+        return trials
+
+    def finish(self) -> Tuning:
+        trials = self.list_trials()
+        complete = sum(t["state"] == "complete" for t in trials)
+        if not complete:
+            raise RunError(
+                f"no trial in {self.folder} has ended with a score: give it a larger budget, or fewer rounds."
+            )
+        importances: dict[str, float] = {}
+        if complete >= 2 * len(self.space) + 2:
+            importances = self.optuna.importance.get_param_importances(self.study)
+        shares = {name: float(share) for name, share in importances.items()}
+        best = _with_settings(self.base, best_trial(trials, self.metric)["settings"])
+        result = Tuning(self.folder, self.metric, self.space, trials, shares, best)
+        write_json(self.folder / "result.json", result.plain())
+        write_bytes(self.folder / "tuning.md", "\n".join([to_markdown(result.table()), *result.words(), ""]).encode())
+        write_bytes(self.folder / "best.toml", experiment_toml(result.experiment).encode())
+        return result
+
+
 class _Judge:
     """Reports a trial's scores to Optuna, and ends it where others did better."""
 
-    def __init__(self, optuna: Any, study: Any, trial: Any, metric: Metric, deadline: float | None) -> None:
-        self.optuna = optuna
-        self.study = study
+    def __init__(self, search: _Search, trial: Any) -> None:
+        self.search = search
         self.trial = trial
-        self.metric = metric
-        self.deadline = deadline
 
     def catch_up(self, folder: Path) -> None:
         """Report the rounds of an earlier session: it may have been killed after it stored a round."""
@@ -197,33 +320,25 @@ class _Judge:
     def observe(self, event: Event) -> None:
         if isinstance(event, RoundEnded):
             self._report(event.row)
-            if self.deadline is not None and time.monotonic() > self.deadline:
+            if self.search.is_over:
                 raise BudgetSpentError
 
     def _report(self, row: Round) -> None:
-        score = validation_score(row, self.metric)
-        known = self.study.get_trials(deepcopy=False)[self.trial.number].intermediate_values
+        metric = self.search.metric
+        score = validation_score(row, metric)
+        known = self.search.study.get_trials(deepcopy=False)[self.trial.number].intermediate_values
         if score is None or row["round"] in known:
             return
-        self.trial.report(self.metric.gain(score, 0.0), row["round"])
+        self.trial.report(metric.gain(score, 0.0), row["round"])
         if self.trial.should_prune():
-            raise self.optuna.TrialPruned
+            raise self.search.optuna.TrialPruned
 
     def finish(self, run: Run) -> None:
-        score = validation_score(run.rounds[-1], self.metric)
-        self.study.tell(self.trial, DIVERGED if score is None else self.metric.gain(score, 0.0))
+        score = validation_score(run.rounds[-1], self.search.metric)
+        self.search.study.tell(self.trial, DIVERGED if score is None else self.search.metric.gain(score, 0.0))
 
 
-@contextmanager
-def _judge_trial(optuna: Any, study: Any, trial: Any, metric: Metric, deadline: float | None) -> Iterator[_Judge]:
-    with suppress(BudgetSpentError):  # the trial stays open, and the search ends by its deadline
-        try:
-            yield _Judge(optuna, study, trial, metric, deadline)
-        except optuna.TrialPruned:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-
-
-def _optuna() -> Any:
+def _import_optuna() -> Any:
     try:
         import optuna  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -232,84 +347,10 @@ def _optuna() -> Any:
     return optuna
 
 
-def _study(optuna: Any, folder: Path, base: Experiment, space: Sequence[Dimension], metric: Metric) -> Any:
-    """The search in this folder, new or continued; refuses a folder that holds another one."""
-    about = {"experiment": base.plain(), "space": [str(d) for d in space], "metric": metric.name}
-    path = folder / "tune.json"
-    if path.exists() and (before := read_json(path)) != about:
-        keys = [k for k in about if before.get(k) != about[k]] if isinstance(before, dict) else [*about]
-        raise ConfigError(f"{folder} holds another search (its {', '.join(keys)} differ): choose another --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, about)
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "optuna.log")))
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=max(base.rounds // 8, 1), reduction_factor=3)
-    return optuna.create_study(
-        storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
-    )
-
-
-def _next_trial(
-    optuna: Any, study: Any, base: Experiment, space: Sequence[Dimension], limit: int, deadline: float | None
-) -> Any:
-    """The trial that was interrupted, or a new one; None if the search has ended."""
-    if deadline is not None and time.monotonic() > deadline:
-        return None
-    states = optuna.trial.TrialState
-    for t in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        if t.params.keys() == {d.name for d in space}:
-            return optuna.trial.Trial(study, t._trial_id)
-        study.tell(t.number, state=states.FAIL)  # killed before it knew its settings
-    trials = study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.WAITING))
-    if len(trials) >= limit:
-        return None
-    # each trial has a sampler of its own, so that a continued search draws what an uninterrupted one would
-    study.sampler = optuna.samplers.TPESampler(seed=seed_of(base.seed, "tune", len(trials)) % 2**32)
-    if not trials:
-        study.enqueue_trial({d.name: v for d in space if d.contains(v := _value(base, d.name))})
-    return study.ask()
-
-
-def _value(base: Experiment, path: str) -> Any:
-    """A setting of the experiment; None if it has no such number yet."""
-    value: Any = base.plain()
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def _with_settings(base: Experiment, settings: dict[str, Any]) -> Experiment:
     experiment = with_settings(base, settings)
     make("method", experiment.method)  # refuses options that the method does not have
     return experiment
-
-
-def _finish(
-    optuna: Any, study: Any, folder: Path, base: Experiment, space: Sequence[Dimension], metric: Metric
-) -> Tuning:
-    states = optuna.trial.TrialState
-    trials: list[dict[str, Any]] = []
-    for t in study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED)):
-        value = t.value if t.state == states.COMPLETE else t.intermediate_values.get(t.last_step)
-        trials.append(
-            {
-                "number": t.number,
-                "settings": dict(t.params),
-                "score": None if value in (None, DIVERGED) else metric.gain(value, 0.0),
-                "state": "diverged" if value == DIVERGED else t.state.name.lower(),
-                "rounds": len(Run(folder / f"trial-{t.number:03d}").rounds),
-            }
-        )
-    complete = [t for t in trials if t["state"] == "complete"]
-    if not complete:
-        raise RunError(f"no trial in {folder} has ended with a score: give it a larger budget, or fewer rounds.")
-    importances = optuna.importance.get_param_importances(study) if len(complete) >= 2 * len(space) + 2 else {}
-    shares = {name: float(share) for name, share in importances.items()}
-    best = best_trial(trials, metric)
-    result = Tuning(folder, metric, space, trials, shares, _with_settings(base, best["settings"]))
-    write_json(folder / "result.json", result.plain())
-    write_bytes(folder / "tuning.md", "\n".join([to_markdown(result.table()), *result.words(), ""]).encode())
-    write_bytes(folder / "best.toml", experiment_toml(result.experiment).encode())
-    return result
 
 
 def experiment_toml(experiment: Experiment) -> str:

@@ -1,4 +1,4 @@
-"""The command line, one file per verb. A command parses its flags, calls the library and prints."""
+"""The command line: a command parses its flags, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ VERBS = {
     "check": "check that a method meets the contract",
     "doctor": "show what is installed and what is missing",
 }
+HOMES = {"resume": "run", "retrain": "run", "evaluate": "predict", "cite": "report", "check": "new"}
+"""verbs that share a file; every other verb has one of its own"""
 
 
 class Verbs(click.Group):
@@ -50,7 +52,9 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in VERBS:
             raise click.UsageError(f"{cmd_name!r} is not a command: {nearest(cmd_name, VERBS)}")
-        return importlib.import_module(f"headwise.cli.commands.{cmd_name}").command
+        home = HOMES.get(cmd_name, cmd_name)
+        module = importlib.import_module(f"headwise.cli.commands.{home}")
+        return getattr(module, "command" if home == cmd_name else cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

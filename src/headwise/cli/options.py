@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..disk import paths
 from ..settings.experiment import Experiment, experiment_from, override, put, read_toml
 from ..settings.fields import literal
+
+if TYPE_CHECKING:
+    from ..engine.events import Observer
 
 
 class PathType(click.ParamType):
@@ -90,6 +95,35 @@ def experiment_options(out: str = "it must be new") -> Decorator:
         json_option,
         quiet_option,
     )
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """What a user gave of `experiment_options`."""
+
+    flags: Mapping[str, str | None]
+    """those of `FLAGS`, by name"""
+    changes: tuple[str, ...]
+    out: Path | None
+    data_dir: Path | None
+    tracked: tuple[str, ...]
+    as_json: bool
+    quiet: bool
+
+    def experiment(self, config: Path | None) -> Experiment:
+        return experiment_of(config, self.changes, self.flags)
+
+    def watch(self, title: str) -> AbstractContextManager[list[Observer]]:
+        """Show the progress of the run with this title, unless it must be quiet."""
+        from .display import show_progress
+
+        return show_progress(title, quiet=self.quiet)
+
+
+def read_options(options: Mapping[str, Any]) -> ExperimentOptions:
+    """From the arguments of a command with `experiment_options`."""
+    flags = {name: options[name] for name in FLAGS}
+    return ExperimentOptions(flags, **{name: value for name, value in options.items() if name not in FLAGS})
 
 
 def experiment_of(config: Path | None, changes: tuple[str, ...], flags: Mapping[str, str | None]) -> Experiment:

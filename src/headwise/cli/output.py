@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..disk.jsontext import to_json
 
@@ -27,6 +24,10 @@ def table_text(
 
     Without a title, there is no frame, and cells stay in one line unless they are `wrapped`.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     plain = title is None
     table = Table(box=None, padding=(0, 1)) if plain else Table(title=Text(title), title_justify="left")
     for i, name in enumerate(head):

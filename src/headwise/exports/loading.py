@@ -39,8 +39,8 @@ def load_model(folder: str | Path, network: Any = None) -> TrainedModel:
         ConfigError: If a package or the network is missing.
 
     Example:
-        >>> model = load_model("models/va")  # doctest: +SKIP
-        >>> model.predict(patients)  # doctest: +SKIP
+        >>> model = load_model("models/va")
+        >>> model.predict(patients)
         array(['healthy', 'ill'], dtype='<U7')
     """
     folder = Path(folder)

@@ -55,9 +55,11 @@ class TrainedModel:
     passed to `fit` or as the files have them, and its predictions have the type of the labels there.
 
     Example:
-        >>> model = run.model("va")  # doctest: +SKIP
-        >>> model.predict(patients), model.score(patients, diagnoses)  # doctest: +SKIP
-        (array([0, 1, 1]), 0.6666666666666666)
+        >>> model = run.model("va")
+        >>> model.score(patients, diagnoses)
+        1.0
+        >>> model.save("models/va")
+        PosixPath('models/va')
     """
 
     card: dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from ..data.dataset import Source
 from ..data.splits import parse_split
 from ..engine.estimate import training_step
 from ..engine.host.process import cores, one_thread
-from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel, channels_last, lay_out
 from ..settings.choices import Choice
@@ -138,15 +136,6 @@ def _time(do: Callable[[], object], seconds: float) -> float:
         do()
         count += 1
     return spent / count
-
-
-def parse_budget(text: str) -> float:
-    """Seconds from ``30m``, ``1h30m`` or ``90s``."""
-    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip(), re.ASCII)
-    seconds = sum(int(n or 0) * unit for n, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
-    if not seconds:
-        raise ConfigError(f"budget is {text!r}, but must be a time such as 30m, 1h30m or 90s.")
-    return float(seconds)
 
 
 def clock(seconds: float) -> str:

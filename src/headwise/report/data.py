@@ -43,7 +43,7 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
         "title": setting.title,
         "metric": metric_data(setting.metric),
         "floor": _round(setting.floor),
-        "alone": setting.local_training.name if setting.local_training else None,
+        "local": setting.local_training.name if setting.local_training else None,
         "order": [line.name for line in setting.ranking],
         "classes": setting.classes,
         "names": setting.run.names or None,

@@ -84,7 +84,8 @@ class Recommendation:
     @cached_property
     def level(self) -> list[str]:
         """The lines at most one standard error behind the best, or as little as makes no difference."""
-        cells, best = self.validation, self.validation_order[0]
+        cells = self.validation
+        best = self.validation_order[0]
         slack = {name: max(cells.standard_error(best, name), self.equal) for name in self.near}
         return [name for name in self.near if cells.difference(best, name).value <= slack[name]]
 
@@ -147,17 +148,18 @@ class Recommendation:
 
     def table(self) -> Table:
         """A row per line: what decided, how sure that is, what it costs; test scores of those that are named."""
-        form, cells = self.metric.form, self.validation
+        form = self.metric.form
+        cells = self.validation
         likely = cells.best_probabilities(self.equal)
-        head = ["method", "validation, mean client", "worst tenth", "best, or as good", "worse off than alone"]
+        head = ["method", "validation, mean client", "worst tenth", "best, or as good", "worse than local training"]
         head += ["test, mean client", "KB / round", "s / round"]
         rows: list[list[str]] = []
         for name in self.validation_order:
-            alone = "" if self.local in (None, name) else f"{cells.worse_off(name, self.local).value:.0%}"
+            worse_off = "" if self.local in (None, name) else f"{cells.worse_off(name, self.local).value:.0%}"
             test = form(self.test.mean(name).value) if name in self.test.scores else ""
             measured = [form(cells.mean(name).value), form(cells.worst_tenth(name).value), f"{likely[name]:.0%}"]
             costs = [f"{self.traffic(name) / 1024:,.1f}", f"{self.lines[name].per_round('seconds'):.2f}"]
-            rows.append([name, *measured, alone, test, *costs])
+            rows.append([name, *measured, worse_off, test, *costs])
         return head, rows
 
     def commands(self) -> list[str]:
@@ -180,7 +182,8 @@ class Recommendation:
 
     def _verdict(self) -> str:
         """Whether learning together pays."""
-        pick, local = self.pick, self.local
+        pick = self.pick
+        local = self.local
         score = f"gives the mean client {self._tested(pick)}"
         if pick == local:
             others = [name for name in self.validation_order if self.method_of(name) != LOCAL]
@@ -195,11 +198,11 @@ class Recommendation:
         if local is None:
             return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
         lead = describe_difference(self.test, self.metric, pick, local)
-        alone = f"local training {self.metric.form(self.test.mean(local).value)}; {pick} is {lead}"
+        against = f"local training {self.metric.form(self.test.mean(local).value)}; {pick} is {lead}"
         if self.test.difference(pick, local).low > 0:
             how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
-            return f"Learning together pays here: {how}. {pick} {score}, {alone}."
-        return f"Use {pick}, but these runs do not show that learning together pays: it {score}, {alone}."
+            return f"Learning together pays here: {how}. {pick} {score}, {against}."
+        return f"Use {pick}, but these runs do not show that learning together pays: it {score}, {against}."
 
     def _tested(self, name: str) -> str:
         value, low, high = self.test.mean(name)
@@ -232,7 +235,9 @@ class Recommendation:
 
     def _others(self) -> list[str]:
         """For whom another line is better."""
-        pick, worst, least = self.pick, self.for_worst_tenth, self.for_traffic
+        pick = self.pick
+        worst = self.for_worst_tenth
+        least = self.for_traffic
         sentences = [f"{pick} is also best for the worst tenth of the clients."]
         if worst != pick:
             scores = [self.metric.form(self.test.worst_tenth(name).value) for name in (worst, pick)]
@@ -244,7 +249,9 @@ class Recommendation:
         return sentences
 
     def _worse_off(self) -> list[str]:
-        pick, local, test = self.pick, self.local, self.test
+        pick = self.pick
+        local = self.local
+        test = self.test
         if local in (None, pick):
             return []
         share, low, high = test.worse_off(pick, local)

@@ -15,7 +15,7 @@ from .data import client_scores
 from .results import Line, Setting
 
 NAMED = 5
-"""up to this many clients are listed by number; more are only pluralize"""
+"""up to this many clients are listed by number; more are only counted"""
 WHEN = {
     "pre": "right after a download (pre)",
     "stale": "with their own last models (stale)",
@@ -44,26 +44,23 @@ def describe_results(setting: Setting) -> list[str]:
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
     best = lines[0]
-    alone = setting.local_training
+    local = setting.local_training
     main = setting.metric
     form = setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
     sentences = [f"{wins}: {WHEN[best.moment]}, {_score_words(main, best.score)}.", *_choose_on_validation(setting)]
     if few := best.values(f"{main.name}_clients", best.moment):
         sentences.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
-    if len(lines) > 1 and lines[1] is not alone:
+    if len(lines) > 1 and lines[1] is not local:
         sentences.append(
             f"Next is {lines[1].name} with {_at(lines[1])}: {best.name} is {_lead(setting, best, lines[1])}."
         )
-    if alone is best and len(lines) > 1:
+    if local is best and len(lines) > 1:
         sentences.append("No other method helped: local training is best here.")
-    elif alone is not None and alone is not best:
-        sentences.append(f"Local training gives {_at(alone)}: {best.name} is {_lead(setting, best, alone)}.")
-        worse = [
-            f"{line.name} ({form(line.score)}, {line.moment})"
-            for line in lines
-            if main.gain(line.score, alone.score) < 0
-        ]
+    elif local is not None and local is not best:
+        sentences.append(f"Local training gives {_at(local)}: {best.name} is {_lead(setting, best, local)}.")
+        behind = [line for line in lines if main.gain(line.score, local.score) < 0]
+        worse = [f"{line.name} ({form(line.score)}, {line.moment})" for line in behind]
         sentences += [f"Clients would be better off with local training than with {', '.join(worse)}."] if worse else []
     floor = setting.floor
     if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
@@ -120,12 +117,12 @@ def describe_clients(setting: Setting) -> list[str]:
     if not setting.ranking:
         return []
     best = setting.ranking[0]
-    alone = setting.local_training
+    local = setting.local_training
     mine = client_scores(best, setting).get(best.moment, {})
     main = setting.metric
     sentences: list[str] = []
-    if alone is not None and alone is not best:
-        sentences += _count_gains(setting, best, alone)
+    if local is not None and local is not best:
+        sentences += _count_gains(setting, best, local)
     guess = {c: floor for c, floor in enumerate(setting.run.floors) if floor is not None}
     below = [c for c, value in mine.items() if c in guess and main.gain(value, guess[c]) < 0]
     if below:
@@ -178,14 +175,14 @@ def _repeats(cells: Cells) -> str:
     return f"{pluralize(cells.seeds, 'seed')} and the clients of one draw; another draw may differ"
 
 
-def _count_gains(setting: Setting, best: Line, alone: Line) -> list[str]:
+def _count_gains(setting: Setting, best: Line, local: Line) -> list[str]:
     """How many clients are better and worse off than with local training, and by how much."""
-    cells = setting.cells([best, alone])
+    cells = setting.cells([best, local])
     if cells is None:
         return []
     main = setting.metric
     sign = 1.0 if main.better == "up" else -1.0
-    gains = sign * (cells.scores[best.name] - cells.scores[alone.name]).mean(1)  # [draws, clients]
+    gains = sign * (cells.scores[best.name] - cells.scores[local.name]).mean(1)  # [draws, clients]
     known = gains[~np.isnan(gains)]
     up = int((known >= SAME).sum())
     down = int((known <= -SAME).sum())

@@ -1,4 +1,4 @@
-"""One command per file: it reads its flags, calls `app` or a room below it, and prints.
+"""One command per file, or a few that belong together: each reads its flags, calls a room below, and prints.
 
 A command is imported when it is used, so that `headwise --help` does not import torch.
 """

@@ -1,4 +1,4 @@
-"""``headwise adapt``: a model for a client that was not there."""
+"""``headwise adapt``: make a model for a new client."""
 
 from __future__ import annotations
 
@@ -18,19 +18,8 @@ from .export import FORMAT, folder_names
 @click.argument("data", type=click.Path(exists=True, path_type=Path))
 @click.option("--client", default="", metavar="NAME", help="only this client of a data.toml")
 @click.option("--epochs", type=click.IntRange(0, 10_000), default=5, help="epochs on its own samples  [5]")
-@click.option(
-    "--test",
-    type=click.FloatRange(0, 0.9),
-    default=0.25,
-    help="share of the samples to measure with  [0.25]",
-)
-@click.option(
-    "-o",
-    "--out",
-    type=OUTPUT_FOLDER,
-    metavar="DIR",
-    help="folder for the model, or for a folder per client; it must be new",
-)
+@click.option("--test", type=click.FloatRange(0, 0.9), default=0.25, help="share of the samples to test on  [0.25]")
+@click.option("-o", "--out", type=OUTPUT_FOLDER, metavar="DIR", help="new folder for the model, or for one per client")
 @FORMAT
 @moved_option
 @json_option
@@ -45,10 +34,10 @@ def command(
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Give a client that was not in RUN a model, from labelled samples in DATA: a data.toml, a table or an NPZ file.
+    """Make a model for a client that was not in RUN, from labelled samples in DATA: a data.toml, table or NPZ file.
 
-    Each client in a data.toml gets a model of its own. Says how good it is before and after its epochs, on the samples
-    that are not trained on.
+    Each client in a data.toml gets its own model. Prints its scores before and after training, on samples that it was
+    not trained on.
     """
     from ...exports.adapting import adapt_files
     from ...exports.run_models import Models
@@ -70,9 +59,7 @@ def command(
     if len(clients) > 1:
         click.echo(f"{data} has {len(clients)} clients: one model each.")
     for each in clients:
-        click.echo(
-            f"{each.client}: {_score_text(each, trained.metric)}" if each.client else _score_text(each, trained.metric)
-        )
+        click.echo(f"{each.client}: " * bool(each.client) + _score_text(each, trained.metric))
     if out:
         click.echo(f"wrote {pluralize(len(clients), 'model')} to {out}")
 
@@ -84,9 +71,7 @@ def _score_text(each: Any, metric: Any) -> str:
         else f"undefined after {e}"
         for e, scores in each.scores.items()
     ]
-    measured = (
-        f"{metric.label} {', '.join(values)}, on {pluralize(each.measured_on, 'other sample')}"
-        if values
-        else "not measured"
-    )
+    measured = "not measured"
+    if values:
+        measured = f"{metric.label} {', '.join(values)}, on {pluralize(each.measured_on, 'other sample')}"
     return f"trained on {pluralize(each.trained_on, 'sample')}; {measured}"

@@ -18,13 +18,7 @@ from ..options import INPUT_FOLDER, json_option, moved_option
 @click.option(
     "--clients", default=10, type=click.IntRange(1, 10**9), show_default=True, help="number of clients to attack"
 )
-@click.option(
-    "--seed",
-    default=0,
-    type=click.IntRange(0, 10**9),
-    show_default=True,
-    help="seeds the choice of clients and the attacks",
-)
+@click.option("--seed", default=0, type=click.IntRange(0, 10**9), show_default=True, help="seed of clients and attacks")
 @moved_option
 @json_option
 def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: bool) -> None:
@@ -38,8 +32,8 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
     if as_json:
         click.echo(to_json(dataclasses.asdict(result)))
         return
-    shielded = "with noise on what leaves" if result.private else "without noise on what leaves"
-    click.echo(f"{result.method} after {pluralize(result.t, 'round')}, {shielded}\n")
+    noise = "with" if result.private else "without"
+    click.echo(f"{result.method} after {pluralize(result.t, 'round')}, {noise} noise on what leaves\n")
     click.echo(f"{'leaves a client':16}{'bytes a round':>14}  {'seen per client':17}what")
     for f in result.fields:
         click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
-from ...settings.fields import Natural, Seeds, convert
-from ..options import INPUT_FILE, experiment_of, experiment_options, literal
+from ..options import INPUT_FILE, experiment_options, literal, read_options
+from ..output import table_text
 
 
 @click.command(name="choose")
@@ -26,48 +26,37 @@ from ..options import INPUT_FILE, experiment_of, experiment_options, literal
 )
 @experiment_options("new, or that of the same choice to continue")
 def command(
-    config: Path | None,
-    budget: str,
-    methods: str,
-    draws: str,
-    trials: str,
-    only_sums: bool,
-    changes: tuple[str, ...],
-    out: Path | None,
-    data_dir: Path | None,
-    tracked: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-    **flags: str | None,
+    config: Path | None, budget: str, methods: str, draws: str, trials: str, only_sums: bool, **options: Any
 ) -> None:
     """Find out which method suits your data, and whether learning together pays at all.
 
     Compares local training, FedAvg, fine-tuned FedAvg and a portfolio of methods on validation samples. Use the same
     --out again to continue, with a larger --budget if it was spent.
     """
-    if tracked:
+    given = read_options(options)
+    if given.tracked:
         raise ConfigError("--track is given, but choose makes many runs: track a run with what it recommends.")
-    if flags.pop("method") is not None:
+    if given.flags["method"] is not None:
         raise ConfigError("--method is given, but choose tries several: name them in --methods.")
-    counts = {
-        "draws": convert(literal(draws), Seeds, "draws"),
-        "trials": convert(literal(trials), Natural, "trials"),
-    }
-    base = experiment_of(config, changes, flags)
+    base = given.experiment(config)
 
     from ...app.choose import choose
-    from ..display import show_progress
-    from ..output import table_text
 
-    names = [name for name in methods.split(",") if name]
-    watch = partial(show_progress, quiet=quiet)
     chosen = choose(
-        base, budget=budget, methods=names, **counts, only_sums=only_sums, out=out, data_dir=data_dir, watch=watch
+        base,
+        budget=budget,
+        methods=[name for name in methods.split(",") if name],
+        draws=literal(draws),
+        trials=literal(trials),
+        only_sums=only_sums,
+        out=given.out,
+        data_dir=given.data_dir,
+        watch=given.watch,
     )
-    if as_json:
+    if given.as_json:
         click.echo(to_json(chosen.plain()))
         return
     click.echo("\n".join(chosen.words()))
     click.echo(table_text(*chosen.table(), title="What decided", numbers_from=1, width=140))
     click.echo(f"Page: {chosen.report}")
-    click.echo(f"Go on with it: headwise run {chosen.out / 'best.toml'}")
+    click.echo(f"Continue with: headwise run {chosen.out / 'best.toml'}")

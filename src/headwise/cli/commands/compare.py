@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -12,10 +11,8 @@ from ...disk.jsontext import to_json
 from ...disk.paths import input_file
 from ...errors import ConfigError
 from ...settings.fields import Seeds, convert
-from ..options import experiment_of, experiment_options, literal
-
-if TYPE_CHECKING:
-    from ...app.compare import Comparison
+from ..options import experiment_options, literal, read_options
+from ..output import table_text
 
 
 @click.command(name="compare")
@@ -32,18 +29,7 @@ if TYPE_CHECKING:
 )
 @experiment_options("new, or that of the same comparison to continue")
 def command(
-    what: tuple[str, ...],
-    methods: str | None,
-    draws: str,
-    seeds: str,
-    grid: tuple[str, ...],
-    changes: tuple[str, ...],
-    out: Path | None,
-    data_dir: Path | None,
-    tracked: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-    **flags: str | None,
+    what: tuple[str, ...], methods: str | None, draws: str, seeds: str, grid: tuple[str, ...], **options: Any
 ) -> None:
     """Run several methods on the same draws of a partition, each with a seed of its own.
 
@@ -53,39 +39,30 @@ def command(
     if len(configs) > 1:
         raise ConfigError(f"there are {len(configs)} TOML files, but at most one is allowed.")
     named = [w for w in what if not w.endswith(".toml")]
-    for text in (methods, flags.pop("method")):
+    for text in (methods, options["method"]):
         named += text.split(",") if text else []
-    counts = [convert(literal(text), Seeds, name) for text, name in ((draws, "draws"), (seeds, "seeds"))]
-    base = experiment_of(input_file(configs[0], "CONFIG.toml") if configs else None, changes, flags)
+    given = read_options({**options, "method": None})
+    base = given.experiment(input_file(configs[0], "CONFIG.toml") if configs else None)
 
-    from ...app import compare as comparing
+    from ...app.compare import compare
     from ...app.grid import parse_grid
+    from ...report.tables import tabulate_results
     from ...trackers import make_trackers
-    from ..display import show_progress
 
-    watch = partial(show_progress, quiet=quiet)
-    track = partial(make_trackers, tracked)
-    comparison = comparing.compare(
+    comparison = compare(
         base,
         named,
-        counts[0],
-        out,
-        seeds=counts[1],
-        data_dir=data_dir,
-        watch=watch,
-        track=track,
+        convert(literal(draws), Seeds, "draws"),
+        given.out,
+        seeds=convert(literal(seeds), Seeds, "seeds"),
+        data_dir=given.data_dir,
+        watch=given.watch,
+        track=partial(make_trackers, given.tracked),
         grid=parse_grid(grid),
     )
-    show(comparison, as_json)
-
-
-def show(comparison: Comparison, as_json: bool) -> None:
-    if as_json:
+    if given.as_json:
         click.echo(to_json(comparison.plain()))
         return
-    from ...report.tables import tabulate_results
-    from ..output import table_text
-
     if comparison.grid:
         click.echo(table_text(*comparison.grid_table(), title="grid", numbers_from=3, width=120))
     for setting in comparison.settings:

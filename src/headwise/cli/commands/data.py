@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,13 @@ from ...errors import ConfigError, DataError, RunError, pluralize
 from ...settings.experiment import read_toml
 from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, data_option, experiment_of, flags, json_option, set_option
+from ..output import table_text
 
 MOST_CLIENTS = 40
 """in a table; more don't fit a terminal"""
 MOST_CLASSES = 20
+MOST_CLASSES_WRITTEN = 100
+"""into a data.toml"""
 
 
 @click.group(name="data")
@@ -42,19 +44,20 @@ def show(
     **given: str | None,
 ) -> None:
     """Show who holds which labels, from the TOML file CONFIG (an experiment, or a data.toml) and flags."""
-    if config is not None and is_description(read_toml(config)):
-        config, given = None, {**given, "data": str(config)}
+    if config is not None and {"format", "path"} <= read_toml(config).keys():  # it describes data, not an experiment
+        given["data"] = str(config)
+        config = None
     experiment = experiment_of(config, changes, given)
     from ...app.launch import data_folder
     from ...app.prepare import divide
     from ...disk.files import write_bytes
-    from ...report.page import describe_partition, render_partition
+    from ...report.page import describe_partition, render_partition, tabulate_partition
     from ...runs.query import title_of
     from ...settings.fields import dump
 
     data = divide(experiment, data_folder(data_dir))
     if not kind_of(data.dataset.task).one_class:
-        show_targets(data, as_json)
+        _show_targets(data, as_json)
         return
     summary = dump(data.summary)
     counts = data.histograms()
@@ -68,31 +71,14 @@ def show(
         click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts, **names}))
         return
     click.echo(title)
-    _print(counts, classes, data.names)
+    head, rows = tabulate_partition(counts, classes, data.names)
+    if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
+        click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
+    else:
+        click.echo(table_text(head, rows, numbers_from=0, width=160))
     click.echo("\n".join(describe_partition(summary)))
     if out is not None:
         click.echo(f"The picture is in {out}.")
-
-
-def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequence[str]) -> None:
-    """A table where it fits a terminal."""
-    from ...report.page import tabulate_partition
-    from ..output import table_text
-
-    head, rows = tabulate_partition(counts, classes, names)
-    if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
-        click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
-        return
-    click.echo(table_text(head, rows, numbers_from=0, width=160))
-
-
-MOST_CLASSES_WRITTEN = 100
-"""that are written into a data.toml"""
-
-
-def is_description(values: Mapping[str, Any]) -> bool:
-    """Whether a TOML file describes data rather than an experiment."""
-    return "format" in values and "path" in values
 
 
 @command.command(name="init")
@@ -142,7 +128,7 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
 @click.argument("file", type=INPUT_FILE)
 @json_option
 def check(file: Path, as_json: bool) -> None:
-    """Read everything that the data.toml FILE describes, and say what is wrong where."""
+    """Read everything that the data.toml FILE describes, and report what is wrong and where."""
     from ...data.own.check import check as find
     from ...data.own.description import read_description
 
@@ -160,22 +146,18 @@ def check(file: Path, as_json: bool) -> None:
         raise DataError(f"{file} has {pluralize(errors, 'error')}: correct the data or this file.")
     if not as_json:
         warnings = f", {pluralize(len(findings), 'warning')}" if findings else ""
-        alone = loaded is not None and len(loaded.raw.owners) == 1
-        click.echo(f"No errors{warnings}: headwise {'site init FOLDER --data' if alone else 'run --data'} {file}")
+        verb = "site init FOLDER" if loaded is not None and len(loaded.raw.owners) == 1 else "run"
+        click.echo(f"No errors{warnings}: headwise {verb} --data {file}")
 
 
 def _describe(file: Path, loaded: Any) -> None:
-    click.echo(f"{file} describes {_words(loaded)}.")
-    for note in loaded.dataset.notes:
-        click.echo(f"{note[0].upper()}{note[1:]}")
-
-
-def _words(loaded: Any) -> str:
-    """How many clients, samples, features and classes there are."""
+    """Print how many clients, samples, features and classes there are, and what to know about them."""
     clients = pluralize(len(loaded.raw.owners), "client")
     samples = pluralize(len(loaded.raw), "sample")
     targets = pluralize(len(loaded.dataset.classes), kind_of(loaded.dataset.task).noun)
-    return f"{clients} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
+    click.echo(f"{file} describes {clients} with {samples} of {_size(loaded.dataset.recipe)}, {targets}.")
+    for note in loaded.dataset.notes:
+        click.echo(f"{note[0].upper()}{note[1:]}")
 
 
 def _size(recipe: Any) -> str:
@@ -185,10 +167,8 @@ def _size(recipe: Any) -> str:
     return f"up to {pluralize(recipe.shape[0], 'word')}" if recipe.vocabulary else " x ".join(map(str, recipe.shape))
 
 
-def show_targets(data: Any, as_json: bool) -> None:
+def _show_targets(data: Any, as_json: bool) -> None:
     """Who has how much, where there are no classes to count."""
-    from ..output import table_text
-
     kind = kind_of(data.dataset.task)
     names = data.dataset.classes
     head = ["client", *(["name"] if data.names else []), "train", "val", "test", *names]

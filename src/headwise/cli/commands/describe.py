@@ -1,4 +1,4 @@
-"""``headwise describe``: a method's card, or a published table and its settings."""
+"""``headwise describe``: a method's card, a published table and its settings, or what made a run."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def command(what: str, code: bool) -> None:
 
         click.echo(describe_table(what))
     else:
-        _method(what)
+        _show_method(what)
 
 
-def _method(method: str) -> None:
+def _show_method(method: str) -> None:
     cls = registry.find("method", method)
     from ...contract.method import record_types
 

@@ -30,24 +30,24 @@ def command(data_dir: Path | None) -> None:
     from ...engine.kernels.native.library import LIMIT, find
     from ...runs.manifest import describe_machine
 
-    _say(True, "headwise", f"{__version__}, in {Path(__file__).parents[2]}")
-    _say(True, "Python", f"{platform.python_version()}, {platform.platform()}")
-    _say(True, "torch", f"{torch.__version__}; {describe_machine()}; {os.cpu_count()} cores")
+    _print_line(True, "headwise", f"{__version__}, in {Path(__file__).parents[2]}")
+    _print_line(True, "Python", f"{platform.python_version()}, {platform.platform()}")
+    _print_line(True, "torch", f"{torch.__version__}; {describe_machine()}; {os.cpu_count()} cores")
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    _say(True, "GPU", ", ".join(gpus) or "none: runs use the CPU")
+    _print_line(True, "GPU", ", ".join(gpus) or "none: runs use the CPU")
     kernels = find(os.environ.get(LIMIT, ""), compiling=False)
-    _say(kernels.library is not None, "kernels", str(kernels), optional=True)
+    _print_line(kernels.library is not None, "kernels", str(kernels), optional=True)
     for extra, missing in extras().items():
         hint = f"needs {', '.join(missing)}: pip install 'headwise[{extra}]'"
-        _say(not missing, f"[{extra}]", hint if missing else "installed", optional=True)
+        _print_line(not missing, f"[{extra}]", hint if missing else "installed", optional=True)
     folder = data_folder(data_dir)
     files = sorted(p.name for p in folder.iterdir() if p.name != "native") if folder.is_dir() else []
     listing = f"{folder}: {', '.join(files[:8])}{' …' if len(files) > 8 else ''}"
     empty = f"{folder} has no public data sets: set HEADWISE_DATA or use --data-dir"
-    _say(bool(files), "data", listing if files else empty, optional=True)
+    _print_line(bool(files), "data", listing if files else empty, optional=True)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    _say(free > 1, "disk", f"{free:.1f} GiB free in {Path.cwd()}")
-    _say(_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
+    _print_line(free > 1, "disk", f"{free:.1f} GiB free in {Path.cwd()}")
+    _print_line(_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
 
 
 def extras() -> dict[str, list[str]]:
@@ -71,6 +71,6 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _say(fine: bool, what: str, text: str, *, optional: bool = False) -> None:
-    """A cross is only for what stops work."""
-    click.echo(f"{'✓' if fine else '-' if optional else '✗'} {what:12} {text}")
+def _print_line(works: bool, what: str, text: str, *, optional: bool = False) -> None:
+    """With a cross only for what stops work."""
+    click.echo(f"{'✓' if works else '-' if optional else '✗'} {what:12} {text}")

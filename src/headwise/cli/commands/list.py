@@ -1,4 +1,4 @@
-"""``headwise list``: methods, models, data and so on; fast, because it imports nothing heavy."""
+"""``headwise list``: methods, models, data and so on, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headwise new``: the first version of a file that is yours to change."""
+"""``headwise new`` and ``check``: start a method of your own, and check that it meets the contract."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ...app import registry
 from ...disk.files import write_bytes
 from ...disk.paths import output_folder
 from ...errors import ConfigError
@@ -17,7 +18,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 @click.group(name="new")
 def command() -> None:
-    """Begin a file of your own."""
+    """Start a file of your own."""
 
 
 @command.command(name="method")
@@ -37,11 +38,23 @@ def method(name: str, out: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path, template in files.items():
         text = (TEMPLATES / template).read_text(encoding="utf-8")
-        write_bytes(path, text.replace("mymethod", name).replace("MyMethod", _class_name(name)).encode())
+        class_name = "".join(part.capitalize() for part in name.split("_"))
+        write_bytes(path, text.replace("mymethod", name).replace("MyMethod", class_name).encode())
     path = next(iter(files))
     click.echo(f"wrote {' and '.join(map(str, files))}. Now change them, and:")
     click.echo(f"  headwise check {path}\n  pytest {folder / f'test_{name}.py'}\n  headwise run --method {path}")
 
 
-def _class_name(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
+@click.command(name="check")
+@click.argument("method", metavar="METHOD|FILE.py")
+def check(method: str) -> int:
+    """Check that METHOD, for example ./mymethod.py, meets the contract; exit code 1 if it does not."""
+    cls = registry.find("method", method)
+    from ...testing import CHECKS, failures
+
+    failed = 0
+    for name, failure in failures(cls):
+        click.echo(f"{'✗' if failure else '✓'} {name}" + (f"\n    {failure.partition(': ')[2]}" if failure else ""))
+        failed += bool(failure)
+    click.echo(f"{cls.__name__} fails {failed} of {len(CHECKS)} checks." if failed else f"{cls.__name__} passes.")
+    return 1 if failed else 0

@@ -1,4 +1,4 @@
-"""``headwise predict``: predict samples with an exported model."""
+"""``headwise predict`` and ``evaluate``: use an exported model, and measure it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 
 import click
 
+from ...disk.jsontext import to_json
 from ...errors import RunError, pluralize
-from ..options import OUTPUT_PATH, quiet_option
+from ..options import OUTPUT_FILE, OUTPUT_PATH, json_option, quiet_option
 
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 DATA = click.argument("data", type=click.Path(path_type=Path))
 WRITTEN = "new file to write: .csv, .json or .parquet; for masks .npz, or a folder of PNG files"
+DIVIDED_OTHERWISE = (
+    "Warning: these are not the data of the model's run as it divided them: some may be training samples."
+)
 CLIENT = click.option("--client", default="", metavar="NAME", help="only this client's samples of a data.toml")
 
 
@@ -44,3 +48,47 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
     click.echo(
         f"\nwrote {pluralize(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else "")
     )
+
+
+@click.command(name="evaluate")
+@MODEL
+@DATA
+@click.option(
+    "-o", "--out", type=OUTPUT_FILE, help="page to write, with pictures and a table of each class, label or quantity"
+)
+@CLIENT
+@json_option
+@quiet_option
+def evaluate(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
+    """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict.
+
+    If DATA is the data.toml of the model's run, only its test samples count.
+    """
+    from ...exports.loading import load_model
+    from ...exports.quality import (
+        compare_with_floor,
+        count_samples,
+        find_held_out,
+        format_scores,
+        measure_quality,
+        write_page,
+    )
+
+    loaded = load_model(model)
+    held_out = find_held_out(loaded, data)
+    progress = print_progress(quiet or as_json)
+    quality = measure_quality(loaded, data, on_progress=progress, client=client, held_out=held_out)
+    if held_out is None:
+        click.echo(DIVIDED_OTHERWISE, err=True)
+    if out is not None:
+        write_page(loaded, data, quality, out)
+    if as_json:
+        click.echo(to_json({**quality.plain(), "classes": loaded.classes, "held_out": held_out is not None}))
+        return
+    click.echo(f"{'Test samples of the run: ' if held_out else ''}{count_samples(quality)}")
+    for name, value in format_scores(quality):
+        click.echo(f"{name:20} {value}")
+    for sentence in compare_with_floor(loaded, quality):
+        click.echo(sentence)
+    if out is not None:
+        click.echo(f"The page is in {out}.")

@@ -1,4 +1,4 @@
-"""``headwise report``: turn runs into a page, tables and figures."""
+"""``headwise report`` and ``cite``: runs as a page, as tables and figures for a paper, and the papers behind them."""
 
 from __future__ import annotations
 
@@ -57,3 +57,14 @@ def command(
     for line in lines:
         click.echo(line, err=table is not None)
     click.echo(table, nl=False)
+
+
+@click.command(name="cite")
+@click.argument("runs", nargs=-1, required=True, type=INPUT_FOLDER)
+def cite(runs: tuple[Path, ...]) -> None:
+    """Print BibTeX for Headwise and for every method in RUNS, folders of runs or comparisons."""
+    from ...app.citing import cite_methods
+    from ...report.results import collect
+
+    methods = [run.method for setting in collect(runs) for line in setting.lines for run in line.runs]
+    click.echo(cite_methods(methods), nl=False)

@@ -17,6 +17,7 @@ from ...papers.cells import Ask, ask_for, with_settings, with_sweep
 from ...settings.fields import Seeds, convert, literal
 from ...settings.options import Workers
 from ..options import FLAGS, OUTPUT_FOLDER, data_option, json_option, quiet_option, set_option
+from ..output import table_text
 
 if TYPE_CHECKING:
     from ...papers.results import Reproduction
@@ -107,11 +108,12 @@ def _fit_budget(
     ask: Ask, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
 ) -> tuple[Ask, list[float]]:
     """The scale asked for, or the largest that fits the budget, and the seconds that each open cell will take."""
-    from ...papers import cost, reproduce
+    from ...app.tune import parse_budget
+    from ...papers import reproduce
 
     if not budget:
         return ask, reproduce.estimate([ask], cells, workers, data_dir)[0]
-    limit = cost.parse_budget(budget)
+    limit = parse_budget(budget)
     asks = [dataclasses.replace(ask, scale=s) for s in ask.paper.scales]
     return reproduce.largest(asks, reproduce.estimate(asks, cells, workers, data_dir), limit)
 
@@ -145,8 +147,6 @@ def _plan_text(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> st
 
 
 def _format_result(result: Reproduction) -> str:
-    from ..output import table_text
-
     head, rows = result.table()
     title = f"{result.ask.name}: {result.ask.table.title}"
     text = table_text(head, rows, title=title, numbers_from=len(head), width=240)

@@ -1,4 +1,4 @@
-"""``headwise run``: train with one method."""
+"""``headwise run``, ``resume`` and ``retrain``: train, continue a run, repeat it without some clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ from ...disk.jsontext import to_json
 from ...errors import pluralize
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD, extra_columns, is_majority
 from ...runs.query import JOINED_AS
-from ..options import INPUT_FILE, INPUT_FOLDER, experiment_of, experiment_options, values_from
+from ..options import (
+    INPUT_FILE,
+    INPUT_FOLDER,
+    OUTPUT_FOLDER,
+    experiment_options,
+    json_option,
+    moved_option,
+    quiet_option,
+    read_options,
+    track_option,
+    values_from,
+)
+from ..output import table_text
 
 NAMED = 10
 """up to this many named clients are listed one by one"""
@@ -32,73 +44,114 @@ NAMED = 10
     "--overwrite", is_flag=True, help="replace the run in --out; a folder that is not a run is never replaced"
 )
 @click.option("--profile", is_flag=True, help="show where the time went")
-def command(
-    config: Path | None,
-    changes: tuple[str, ...],
-    out: Path | None,
+def command(config: Path | None, origin: Path | None, overwrite: bool, profile: bool, **options: Any) -> None:
+    """Train with one method, configured by the TOML file CONFIG and flags."""
+    given = read_options(options)
+    if origin is None:
+        experiment = given.experiment(config)
+    else:
+        from ...app.continue_from import continue_from, settings_after
+
+        experiment = continue_from(values_from(config, given.changes, given.flags, settings_after(origin)))
+    expect_workers(experiment)  # before this process imports torch
+    from ...app import launch
+    from ...trackers import make_trackers
+
+    folder = given.out or launch.default_folder(experiment)
+    trackers = make_trackers(given.tracked, folder)
+    with given.watch(experiment.method.name) as shown:
+        run = launch.run(
+            experiment, folder, data_dir=given.data_dir, observers=[*shown, *trackers], overwrite=overwrite
+        )
+    show(run, given.as_json)
+    if profile:
+        _show_profile(run.rounds, to_stderr=given.as_json)
+
+
+def _show_profile(rounds: Any, to_stderr: bool) -> None:
+    from ...runs import profiles
+
+    click.echo(profiles.format_profile(profiles.profile(rounds)), err=to_stderr)
+    if rate := profiles.native_rate(rounds):
+        most = profiles.sgemm_rate()
+        share = f"{rate / most:.0%} of this machine's sgemm ({most:.1f})"
+        click.echo(f"  native kernels: {rate:.1f} GFLOP/s per core, {share}.", err=to_stderr)
+
+
+@click.command(name="resume")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option("--verify", is_flag=True, help="read all files of your own data to see whether one has changed")
+@click.option(
+    "--with-new-code", is_flag=True, help="continue with your own files as they are now, though they have changed"
+)
+@moved_option
+@track_option
+@json_option
+@quiet_option
+def resume(
+    run: Path,
+    verify: bool,
+    with_new_code: bool,
     data_dir: Path | None,
     tracked: tuple[str, ...],
     as_json: bool,
     quiet: bool,
-    profile: bool,
-    overwrite: bool,
-    origin: Path | None,
-    **flags: str | None,
 ) -> None:
-    """Train with one method, configured by the TOML file CONFIG and flags."""
-    experiment = (
-        experiment_of(config, changes, flags) if origin is None else _experiment_after(origin, config, changes, flags)
-    )
-    expect_workers(experiment)  # before this process imports torch
+    """Continue the run in folder RUN; the result has the same bits as without the interruption."""
     from ...app import launch
     from ...trackers import make_trackers
     from ..display import show_progress
 
-    folder = out or launch.default_folder(experiment)
-    others = make_trackers(tracked, folder)
-    with show_progress(experiment.method.name, quiet=quiet) as observers:
-        run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others], overwrite=overwrite)
-    show(run, as_json)
-    if profile:
-        from ...runs import profiles
-
-        click.echo(profiles.format_profile(profiles.profile(run.rounds)), err=as_json)
-        if rate := profiles.native_rate(run.rounds):
-            most = profiles.sgemm_rate()
-            share = f"{rate / most:.0%} of this machine's sgemm ({most:.1f})"
-            click.echo(f"  native kernels: {rate:.1f} GFLOP/s per core, {share}.", err=as_json)
+    happened: set[type] = set()
+    trackers = make_trackers(tracked, run)
+    with show_progress(run.name, quiet=quiet) as shown:
+        observers = [*shown, *trackers, lambda event: happened.add(type(event))]
+        ended = launch.resume(run, data_dir=data_dir, observers=observers, verify=verify, with_new_code=with_new_code)
+    if not happened and not quiet:
+        click.echo(f"{run} has finished: no round was left to run. This is its result.", err=True)
+    show(ended, as_json)
 
 
-def _experiment_after(origin: Path, config: Path | None, changes: tuple[str, ...], flags: dict[str, str | None]) -> Any:
-    from ...app.continue_from import continue_from, settings_after
+@click.command(name="retrain")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option("--without", multiple=True, required=True, metavar="NAME", help="client to forget; repeatable")
+@click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new")
+@moved_option
+@json_option
+@quiet_option
+def retrain(
+    run: Path, without: tuple[str, ...], out: Path | None, data_dir: Path | None, as_json: bool, quiet: bool
+) -> None:
+    """Repeat RUN exactly as if these clients had never taken part, and show what that changes for the others."""
+    from ...app import retrain as retraining
+    from ...report.page import tabulate_forgotten
+    from ...runs.query import Run
+    from ..display import show_progress
 
-    return continue_from(values_from(config, changes, flags, settings_after(origin)))
+    with show_progress(run.name, quiet=quiet) as shown:
+        retrained = retraining.retrain(run, without, out, data_dir=data_dir, observers=shown)
+    show(retrained, as_json)
+    if not as_json:
+        click.echo(table_text(*tabulate_forgotten(Run(run), retrained), numbers_from=1, width=100, wrapped=True))
+        click.echo(f"on a page: {retrained.path / retraining.PAGE}")
 
 
 def show(run: Any, as_json: bool) -> None:
+    """Print a run's scores at each moment, and what it cost."""
     summary = run.summary()
     if as_json:
         click.echo(to_json({**summary, "ended": run.ended}))
         return
-    method, data = (Path(summary[of]).name for of in ("method", "data"))  # of your own file.py, not where it is
+    method = Path(summary["method"]).name  # of your own file.py, not where it is
+    data = Path(summary["data"]).name
     click.echo(f"{method} on {data}, {pluralize(summary['rounds'], 'round')}, {summary['seconds']:.1f} s")
     if summary["metric"] != ACCURACY.name:
         click.echo(f"  metric {run.metric.heading}")
-    others = [m for m in extra_columns(run.metric, run.listed_metrics) if m.name != CLIENT_STD.name]
-    for moment, s in summary[summary["metric"]].items():
-        chosen = f"test {run.metric.label} {s.get('selected', 0):.4f} in round {s.get('selected_round')}"
-        selected = f", {chosen}, which was chosen on validation" if "selected" in s else ""
-        values = [s.get(m.name) for m in (CLIENT_MEAN, CLIENT_STD)]
-        few = s.get(f"{run.metric.name}_clients")
-        measured = "" if few is None else f" (measured at {few:g} clients)"
-        clients = "" if None in values else ", clients {:.4f} ± {:.4f}".format(*values)
-        more = "".join(f", {m.label} {s[m.name]:.4f}" for m in others if s.get(m.name) is not None)
-        click.echo(
-            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}"
-            f"{clients}{more}{measured}"
-        )
-        if by_client := _by_client(run, moment):
-            click.echo(f"         {by_client}")
+    for moment, scores in summary[summary["metric"]].items():
+        click.echo(f"  {moment:6} {_score_text(run, scores)}")
+        if 0 < len(run.names) <= NAMED and (by_client := run.last_scores().get(moment)):
+            listed = ", ".join(f"{run.names[c]} {value:.4f}" for c, value in sorted(by_client.items()))
+            click.echo(f"         {listed}")
     if "new_clients" in summary:
         click.echo(f"  new    {_new_clients_text(summary['new_clients'])}")
     if summary["floor"] is not None:
@@ -114,12 +167,21 @@ def show(run: Any, as_json: bool) -> None:
     click.echo(f"  in     {run.path}{end}")
 
 
-def _by_client(run: Any, moment: str) -> str:
-    """Each client's last accuracy, if there are few and they have names."""
-    if not 0 < len(run.names) <= NAMED:
-        return ""
-    scores = run.last_scores().get(moment, {})
-    return ", ".join(f"{run.names[c]} {value:.4f}" for c, value in sorted(scores.items()))
+def _score_text(run: Any, scores: dict[str, Any]) -> str:
+    """The last and the best score, the one chosen on validation samples, and what else was measured."""
+    parts = [f"last {scores['last']:.4f}", f"best {scores['best']:.4f} in round {scores['best_round']}"]
+    if "selected" in scores:
+        selected = f"{scores['selected']:.4f} in round {scores['selected_round']}"
+        parts.append(f"test {run.metric.label} {selected}, which was chosen on validation")
+    mean = scores.get(CLIENT_MEAN.name)
+    std = scores.get(CLIENT_STD.name)
+    if mean is not None and std is not None:
+        parts.append(f"clients {mean:.4f} ± {std:.4f}")
+    for metric in extra_columns(run.metric, run.listed_metrics):
+        if metric.name != CLIENT_STD.name and scores.get(metric.name) is not None:
+            parts.append(f"{metric.label} {scores[metric.name]:.4f}")
+    few = scores.get(f"{run.metric.name}_clients")
+    return ", ".join(parts) + ("" if few is None else f" (measured at {few:g} clients)")
 
 
 def _new_clients_text(new: dict[str, Any]) -> str:

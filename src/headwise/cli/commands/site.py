@@ -212,7 +212,7 @@ def list_(folder: Path, as_json: bool) -> None:
     "--format", type=click.Choice(["onnx", "torch"]), help="write a folder with a program, as headwise export"
 )
 @click.option(
-    "--moment", type=click.Choice(["pre", "post"]), default="pre", help="as after a download or training  [pre]"
+    "--moment", type=click.Choice(["pre", "post"]), default="pre", help="after a download, or after training  [pre]"
 )
 @LICENCE
 @click.option("-o", "--out", required=True, help="folder to write with --format, else a safetensors file of weights")
@@ -264,7 +264,7 @@ def adapt(
     licence: str,
     as_json: bool,
 ) -> None:
-    """Give a client of the site in FOLDER a model, after the last round, from the OFFER that the server handed over.
+    """Make a model for a client of the site in FOLDER after the last round, from the server's OFFER.
 
     The server writes it with headwise export RUN --newcomer. Nothing is sent, and site.toml decides as in a round.
     """

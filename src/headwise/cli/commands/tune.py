@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.fields import Count, convert
-from ..options import INPUT_FILE, experiment_of, experiment_options, literal
+from ..options import INPUT_FILE, experiment_options, literal, read_options
+from ..output import table_text
 
 
 @click.command(name="tune")
@@ -22,38 +23,32 @@ from ..options import INPUT_FILE, experiment_of, experiment_options, literal
 )
 @experiment_options("new, or that of the same search to continue")
 def command(
-    config: Path | None,
-    trials: str | None,
-    budget: str | None,
-    space: tuple[str, ...],
-    changes: tuple[str, ...],
-    out: Path | None,
-    data_dir: Path | None,
-    tracked: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-    **flags: str | None,
+    config: Path | None, trials: str | None, budget: str | None, space: tuple[str, ...], **options: Any
 ) -> None:
     """Search the learning rate and the method's own options on validation samples.
 
     Use the same --out again to continue a search that was interrupted. Needs pip install 'headwise[tune]'.
     """
-    if tracked:
+    given = read_options(options)
+    if given.tracked:
         raise ConfigError(
             "--track is given, but tune writes its own log of trials: track a run with the best settings."
         )
     count = None if trials is None else convert(literal(trials), Count, "trials")
-    base = experiment_of(config, changes, flags)
+    base = given.experiment(config)
 
-    from ...app.choose import parse_budget
     from ...app.tune import tune
-    from ..display import show_progress
-    from ..output import table_text
 
-    watch = partial(show_progress, quiet=quiet)
-    seconds = None if budget is None else parse_budget(budget)
-    result = tune(base, trials=count, budget=seconds, space=space, out=out, data_dir=data_dir, watch=watch)
-    if as_json:
+    result = tune(
+        base,
+        trials=count,
+        budget=budget,
+        space=space,
+        out=given.out,
+        data_dir=given.data_dir,
+        watch=given.watch,
+    )
+    if given.as_json:
         click.echo(to_json(result.plain()))
         return
     click.echo(table_text(*result.table(), title=f"{len(result.trials)} trials", numbers_from=1, width=120))

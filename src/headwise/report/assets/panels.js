@@ -122,13 +122,13 @@ function followLines() {
 const FEW = 10; // more lines than this are too many to look at at once
 function startSetting() {
   const order = page().order;
-  chosen.hidden = new Set(order.length > FEW ? order.slice(8).filter((n) => n !== page().alone) : []);
-  const target = named(page().alone ?? order[0]);
+  chosen.hidden = new Set(order.length > FEW ? order.slice(8).filter((n) => n !== page().local) : []);
+  const target = named(page().local ?? order[0]);
   chosen.moment = named(order[0])?.moment ?? "pre";
   const last = target?.curves[target.moment]?.mean.at(-1) ?? 0.5;
   chosen.target = metric().percent ? Math.floor(last * 200) / 200 : last;
-  chosen.line = order.find((n) => n !== page().alone) ?? order[0];
-  chosen.against = page().alone && page().alone !== chosen.line ? page().alone : "floor";
+  chosen.line = order.find((n) => n !== page().local) ?? order[0];
+  chosen.against = page().local && page().local !== chosen.line ? page().local : "floor";
   chosen.at = null;
 }
 
