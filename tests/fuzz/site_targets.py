@@ -30,7 +30,7 @@ from headwise.settings.foreign import read_foreign
 from headwise.sites.facts import ClientFacts, Introduction, for_sites, write_for_sites
 from headwise.sites.offers import read_offer
 from headwise.sites.secagg.protocol import Member
-from headwise.sites.secagg.stages import (
+from headwise.sites.secagg.round import (
     HelpReply,
     HelpRequest,
     KeysReply,

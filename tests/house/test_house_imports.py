@@ -124,7 +124,7 @@ def test_nothing_below_app_imports_by_string(path: Path) -> None:
 @pytest.mark.parametrize("room", SUB_ROOMS)
 def test_sub_rooms_import_little(room: str) -> None:
     files = [p for p in FILES if name_of(p).startswith(f"{room}/")]
-    assert len(files) > 3
+    assert len(files) > 2
     used = {m.removeprefix("headwise.") for p in files for m in imports(p) if m.startswith("headwise.")}
     known = {*SUB_ROOMS[room], room.replace("/", ".")}
     assert {m for m in used if not any(f"{m}.".startswith(f"{each}.") for each in known)} == set()
@@ -132,9 +132,10 @@ def test_sub_rooms_import_little(room: str) -> None:
 
 @pytest.mark.parametrize("init", [p for p in FILES if p.name == "__init__.py" and p.parent != HOME], ids=name_of)
 def test_a_room_says_what_lives_there(init: Path) -> None:
-    """And what it may import, in three lines and no code, but where importing it must do something."""
+    """In a few lines and no code, but where importing it must do something; sub-rooms get a paragraph each."""
     text = ast.get_docstring(tree(init)) or ""
-    assert len(text.splitlines()) <= 4, "a line, an empty one, and two at most"
+    sub_rooms = len([*init.parent.glob("*/__init__.py")])
+    assert len(text.splitlines()) <= 4 + 6 * sub_rooms, "a line, an empty one, and two; six for each sub-room"
     assert len(text.split()) >= 8
 
 
@@ -165,9 +166,9 @@ def test_the_walls_stand() -> None:
 FLOWER_PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
 FLOWER = {
     "sites/transport/grid.py": {*FLOWER_PUBLIC, "ray._private"},
-    "sites/transport/node.py": {"flwr.app", "flwr.proto", "flwr.supercore", "flwr.supernode"},
+    "sites/transport/node.py": {"flwr.proto", "flwr.supercore", "flwr.supernode"},
 }
-"""the files to change when Flower moves: its public API, and its private one for a site's node"""
+"""Flower's public API is used in one file, its private one in another: those to change when Flower moves"""
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

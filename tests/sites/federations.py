@@ -117,7 +117,7 @@ def use_local_nodes(
             setup.plan, setup.experiment, "run", LocalLink(site, meddle, nodes), LocalCopies(setup.states, kept)
         )
 
-    monkeypatch.setattr("headwise.sites.simulation.make", make)
+    monkeypatch.setattr("headwise.sites.apps.simulate", make)
 
 
 def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true", data: str = DATA) -> Path:

@@ -44,7 +44,7 @@ from pathlib import Path
 import headwise as hw
 from headwise.sites.transport.grid import Simulation, client_app
 from headwise.sites.server.remote import LocalCopies, Remote
-from headwise.sites.simulation import backend
+from headwise.sites.apps import backend_config
 from headwise.sites.site.site import OpenPolicy, Site
 from headwise.sites.states import SiteStates
 from headwise.disk.jsontext import to_json
@@ -62,7 +62,7 @@ def executor(experiment, plan, states, folder):
 asked, data = json.loads(sys.argv[1]), data_folder(None)
 site = Site(Path("sites").absolute(), OpenPolicy(data))
 engine = hw.Experiment(**asked[0][0]).engine
-with closing(Simulation(client_app(lambda config: site.answer), 3, backend(engine, 2))) as link:
+with closing(Simulation(client_app(lambda config: site.answer), 3, backend_config(engine, 2))) as link:
     for values, out in asked:
         run(hw.Experiment(**values), out, backend=Backend(partial(prepare, data_dir=data), executor))
 """

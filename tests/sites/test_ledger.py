@@ -108,7 +108,7 @@ def test_a_run_has_one_experiment(tmp_path: Path) -> None:
 def test_without_privacy_a_server_that_goes_back_is_answered_and_all_is_written_down(tmp_path: Path) -> None:
     path, text = at(tmp_path, ""), asked(rounds=3, noise=None)
     assert [answer(path, "run-1", t, text=text) for t in (1, 2, 1)] == [None] * 3
-    assert json.loads(ledger(path).read_text())["book"]["runs"][0]["answers"] == 3
+    assert json.loads(ledger(path).read_text())["runs"][0]["answers"] == 3
 
 
 # -- what is spent

@@ -23,7 +23,7 @@ from headwise.records import Nothing, Record, pack
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites
-from headwise.sites.secagg import masking
+from headwise.sites.secagg import round as masked_round
 from headwise.sites.secagg.protocol import SCALAR, SEED
 from headwise.sites.server import nodes
 from headwise.sites.site.policy import read_policy
@@ -232,8 +232,8 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(FedPer, "local_update", remember)
     totals: list[Any] = []
-    add_up = masking.add_up
-    monkeypatch.setattr(masking, "add_up", lambda *a: totals.append(add_up(*a)) or totals[-1])
+    add_up = masked_round.add_up
+    monkeypatch.setattr(masked_round, "add_up", lambda *a: totals.append(add_up(*a)) or totals[-1])
 
     def shown(secure: dict[str, Any], name: str) -> list[int]:
         """How often rows of a client's message, or of a site's sum, occur in what the server received."""

@@ -14,15 +14,19 @@ from scipy.stats import chi2
 from headwise.authoring import Nothing, Params, Record, Shared, mean
 from headwise.methods.scaffold import Trained
 from headwise.records import Packed, RecordError
-from headwise.sites.secagg.fixed_point import add_up, find_misfit, flatten, layout_of, mean_of, unflatten
 from headwise.sites.secagg.protocol import (
     Secrets,
     Share,
     Vector,
+    add_up,
     agree,
     deal_shares,
+    find_misfit,
+    flatten,
     keystream,
+    layout_of,
     mask_vector,
+    mean_of,
     new_private_key,
     new_secrets,
     open_sum,
@@ -32,6 +36,7 @@ from headwise.sites.secagg.protocol import (
     restore_secret,
     seal,
     split_secret,
+    unflatten,
     unseal,
 )
 

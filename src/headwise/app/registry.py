@@ -41,7 +41,7 @@ EXECUTORS = {
     "serial": "headwise.engine.executors.serial:make",
     "pool": "headwise.engine.executors.pool:make",
     "threads": "headwise.engine.executors.threads:make",
-    "flower-sim": "headwise.sites.simulation:make",
+    "flower-sim": "headwise.sites.apps:simulate",
 }
 """functions that make an executor from a `Setup`; `engine.workers` selects one of the first three"""
 

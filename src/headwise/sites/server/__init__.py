@@ -1,4 +1,1 @@
-"""The server side of a federation of sites: an executor for remote clients, and the run that uses it.
-
-Imports `transport`, `secagg`, `facts` and `states`; nothing from `site`.
-"""
+"""The study's side: an executor whose clients are at sites, and the run that uses it."""

@@ -14,7 +14,7 @@ from ...engine.host.clock import Clock
 from ...engine.plan import Plan
 from ...errors import ClientError
 from ...records import RecordError
-from ..secagg.opening import MaskedRound, UnopenedError
+from ..secagg.round import MaskedRound, UnopenedError
 from ..states import SiteStates
 from ..transport.envelope import Lost, SiteMessage
 from ..transport.messages import Order, Report, SiteJob, pack_order, unpack_report

@@ -1,4 +1,1 @@
-"""The site side: its `site.toml`, policy, ledger and clients' states, and its answers to orders.
-
-Imports `transport`, `secagg`, `facts` and `states`; nothing from `server`.
-"""
+"""The side of the data: what a site allows, how it answers orders, what it keeps."""

@@ -7,15 +7,13 @@ crash can waste budget but never leak an uncharged answer. It adds up all runs, 
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...disk.files import digest, explain_write_errors, write_json
-from ...disk.jsontext import to_json
+from ...disk.files import explain_write_errors, read_json, seal, write_json
 from ...engine.client.jobs import Job
 from ...engine.mechanism import Releases
 from ...engine.plan import Plan
@@ -105,19 +103,20 @@ class Ledger:
     def book(self, client: int) -> Book:
         """A client's book, empty before its first order; a `RunError` if it can't be trusted."""
         path = self._path(client)
+        unknown = f"what client {client} has spent is unknown, so nothing may leave."
         try:
-            values = json.loads(path.read_bytes())
-            book = build(Book, values["book"])
-            if values["sha256"] != _digest(book) or book.client != client:
-                raise ValueError("its checksum is wrong")
-        except FileNotFoundError:
-            return Book(client)
-        except OSError as error:
-            raise RunError(f"{path} can't be read: {error.strerror}.") from error
-        except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
-            raise RunError(
-                f"{path} is damaged ({error}): what client {client} has spent is unknown, so nothing may leave."
-            ) from error
+            values = read_json(path)
+        except RunError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return Book(client)
+            raise RunError(f"{str(error).rstrip('.')}: {unknown}") from error
+        try:
+            values.pop("checksum")
+            book = build(Book, values)
+        except (KeyError, TypeError, AttributeError, ConfigError) as error:
+            raise RunError(f"{path} is damaged ({error}): {unknown}") from error
+        if book.client != client:
+            raise RunError(f"{path} is damaged (it belongs to client {book.client}): {unknown}")
         return book
 
     def charge(self, plan: Plan, experiment: str, kept: SiteStates, jobs: Sequence[Job]) -> None:
@@ -127,7 +126,7 @@ class Ledger:
             after = [self._add_charge(plan, experiment, kept, *each) for each in zip(before, jobs, strict=True)]
             for book in after:
                 if book not in before:
-                    write_json(self._path(book.client), {"book": asdict(book), "sha256": _digest(book)}, private=True)
+                    write_json(self._path(book.client), seal(asdict(book)), private=True)
 
     def check_left(self, plan: Plan, experiment: str) -> None:
         """Refuse a run whose remaining budget does not last to its end, or for the next round once it has begun."""
@@ -207,10 +206,6 @@ class Ledger:
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _digest(book: Book) -> str:
-    return digest(to_json(asdict(book), sort_keys=True).encode())
 
 
 def privacy_spent(path: Path) -> list[PrivacySpent]:

@@ -27,7 +27,7 @@ from ...engine.plan import Plan
 from ...errors import RunError, nearest
 from ...exports.card import check_format, make_card
 from ...exports.model import Format, TrainedModel
-from ...exports.run_models import make_model
+from ...exports.run_models import make_model, require_module
 from ...log.metrics import Metric, Score
 from ...records import Packed, decode, to_bytes
 from ...settings.choices import Choice
@@ -100,7 +100,7 @@ def export(
         model = build(plan, client, t, state, decode(types.down, kept.download(client)))
     if model is None:
         raise RunError(f"{run} keeps no post-training models: rerun it with evaluate.keep = ['post'].")
-    module = _as_module(plan, model)
+    module = require_module(plan, model)
     if format is None:
         write_bytes(out, to_bytes(Packed(dict(module.state_dict()), {})))
         return
@@ -129,12 +129,6 @@ def _find(folder: Path, run: str, client: int) -> SiteStates:
     if client not in kept.clients():
         raise RunError(f"client {client} has nothing in {kept.folder}: its clients are {kept.clients()}.")
     return kept
-
-
-def _as_module(plan: Plan, model: object) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise RunError(f"{type(plan.method).__name__} gives a function, not a module: make it a Composed to export it.")
-    return model
 
 
 class OfferedModel(NamedTuple):
@@ -196,4 +190,4 @@ def _accept(plan: Plan, offer: Offer, client: int, t: int, epochs: int, folder: 
             model = accept(plan, offer, client, t, epochs).model
     except (KeyError, ValueError, RuntimeError, TypeError) as error:  # names or shapes of another network
         raise RunError(f"{folder} does not fit the experiment that it names: {error}.") from error
-    return _as_module(plan, model)
+    return require_module(plan, model)

@@ -21,8 +21,7 @@ from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, RecordError, encode
 from ...settings.experiment import experiment_from
-from ..secagg.masking import Masking
-from ..secagg.stages import pack_reply, unpack_request
+from ..secagg.round import Masking, pack_reply, unpack_request
 from ..states import SiteStates
 from ..transport.messages import (
     Order,

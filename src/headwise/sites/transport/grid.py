@@ -1,6 +1,6 @@
-"""Messages over Flower's public API, which no other file imports.
+"""Messages over Flower's public API, which no other file imports; its private API is in `node`.
 
-Flower's private API is used in `node` only. Tested with flwr 1.41 and 1.42.
+Tested with flwr 1.41 and 1.42.
 A `SiteMessage` travels as a ConfigRecord. Large records are in an ArrayRecord beside it, which Flower sends in chunks
 of 5 MB. Every piece is a request of its own, so small records get none.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Queue
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -27,6 +27,8 @@ ONE_PIECE_BYTES = 500_000
 """most bytes of all records of a message that is sent in one piece"""
 EXPIRED = 3
 """Flower's error code for a message without a reply in time"""
+APP_FAILED = 2
+"""Flower's error code for an app that failed"""
 
 
 def client_app(open_site: Callable[[Mapping[str, Any]], AnswerMessage]) -> ClientApp:
@@ -35,8 +37,7 @@ def client_app(open_site: Callable[[Mapping[str, Any]], AnswerMessage]) -> Clien
 
     def reply(message: Message, context: Context) -> Message:
         answer = open_site(context.node_config)
-        content = answer(message.metadata.message_type, from_content(message.content))
-        return Message(to_content(content), reply_to=message)
+        return answer_message(message, answer)
 
     app.train()(reply)
     app.query()(reply)
@@ -159,6 +160,15 @@ def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> Serv
         serve(FlowerTransport(grid), dict(context.run_config))
 
     return app
+
+
+def answer_message(message: Message, answer: AnswerMessage) -> Message:
+    content = answer(message.metadata.message_type, from_content(message.content))
+    return Message(to_content(content), reply_to=message)
+
+
+def refuse_message(message: Message, why: str) -> Message:
+    return Message(Error(APP_FAILED, why), reply_to=message)
 
 
 def to_content(message: SiteMessage) -> RecordDict:

@@ -1,6 +1,6 @@
 """The messages between the server and a site, each JSON text plus records as bytes.
 
-The server sends an order, and the site answers with a report; `secagg.stages` has the messages around a masked sum.
+The server sends an order, and the site answers with a report; `secagg.round` has the messages around a masked sum.
 Messages hold data only. A site decodes records against the types of its own installed method; the server checks replies
 just as strictly, because anybody may run a site.
 """

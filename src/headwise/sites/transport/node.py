@@ -27,7 +27,6 @@ import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Error, Message
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -43,7 +42,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from ...disk.files import read_json, write_json
 from ...errors import ConfigError, HeadwiseError, RunError
 from .envelope import LARGEST_MEGABYTES, AnswerMessage, WorkerLine
-from .grid import from_content, to_content
+from .grid import Message, answer_message, refuse_message
 from .superlink import Problem, check_app
 from .supervisor import bind_life, read_secret, report_event
 
@@ -57,8 +56,6 @@ LEAVE_SECONDS = 2.0
 """seconds for the server to notice that a node has left"""
 NODE_FILE = "node.json"
 """file with the number of the site's last node"""
-APP_FAILED = 2
-"""Flower's code for an app that failed"""
 LOST = (
     RunNotRunningException, inflatable_utils.ObjectPullError, inflatable_utils.ObjectPushError, httpx.HTTPError
 )  # fmt: skip
@@ -170,8 +167,7 @@ class NodeConnection:
         try:
             self._check_app(head.metadata.run_id)
             message = self._fetch(head.metadata.run_id, tree)
-            answer = self._answer(message.metadata.message_type, from_content(message.content))
-            return Message(to_content(answer), reply_to=head)
+            return answer_message(message, self._answer)
         except LOST:
             raise
         except HeadwiseError as error:
@@ -179,7 +175,7 @@ class NodeConnection:
         except Exception as error:  # whatever the server sends; an error text may reveal data
             logging.getLogger(__name__).exception("a message failed")
             why = f"{type(error).__name__}: see the site's log"
-        return Message(Error(APP_FAILED, why), reply_to=head)
+        return refuse_message(head, why)
 
     def _check_app(self, run: int) -> None:
         if run not in self._checked:
