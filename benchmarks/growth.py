@@ -21,8 +21,8 @@ from workloads import Workload, plan_of
 from headwise.contract.method import record_types
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
-from headwise.engine.executors.serial import Serial
-from headwise.engine.host.clock import peak_memory
+from headwise.engine.executors.local import Serial
+from headwise.engine.host import peak_memory
 from headwise.runs.store import RunStore
 from headwise.settings.options import Sampling
 

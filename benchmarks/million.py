@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import headwise as hw
-from headwise.engine.host.clock import peak_memory
+from headwise.engine.host import peak_memory
 
 SAMPLED = 20
 MEASURED = 1000

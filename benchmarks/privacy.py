@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from matplotlib import pyplot
 
 import headwise as hw
-from headwise.engine.host.process import one_thread
+from headwise.engine.host import one_thread
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SEEDS = (0, 1, 2)

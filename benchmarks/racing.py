@@ -15,8 +15,8 @@ from workloads import Workload, plan_of
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, Progress, RoundEnded
 from headwise.engine.executors.base import Executor
-from headwise.engine.executors.serial import Serial
-from headwise.engine.host.process import spared_collections
+from headwise.engine.executors.local import Serial
+from headwise.engine.host import spared_collections
 from headwise.engine.plan import Plan
 
 

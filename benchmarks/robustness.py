@@ -20,8 +20,8 @@ from headwise.app.launch import data_folder
 from headwise.app.prepare import prepare
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
-from headwise.engine.executors.serial import Serial
-from headwise.engine.host.process import one_thread
+from headwise.engine.executors.local import Serial
+from headwise.engine.host import one_thread
 from headwise.engine.plan import Plan
 from headwise.records import Record, pack
 from headwise.settings.options import Faults, Robust

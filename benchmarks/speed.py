@@ -32,9 +32,9 @@ from workloads import WORKLOADS, plan_of, rebuilt
 from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job, handle
 from headwise.engine.client.scoring import compute_outputs
+from headwise.engine.executors.local import Threads
 from headwise.engine.executors.pool import Pool
-from headwise.engine.executors.threads import Threads
-from headwise.engine.host.process import keep_freed_memory
+from headwise.engine.host import keep_freed_memory
 from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
 from headwise.engine.plan import Plan

@@ -23,7 +23,7 @@ ROUNDS = {"W5": 20}
 """rounds of a turn where not one: those of W5 are short"""
 WORKER = """
 import os, sys, torch
-from headwise.engine.host.process import keep_freed_memory, spared_collections
+from headwise.engine.host import keep_freed_memory, spared_collections
 from racing import Ours
 from workloads import WORKLOADS, plan_of
 torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
-from headwise.engine.executors.serial import Serial
+from headwise.engine.executors.local import Serial
 from headwise.engine.plan import Plan
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel

@@ -14,11 +14,11 @@ import torch
 from scipy import stats
 from torch import nn
 
-from headwise.engine.host.drawing import drawing
+from headwise.engine.drawing import drawing
 
 PROBE = """
 import hashlib
-from headwise.engine.host.drawing import drawing
+from headwise.engine.drawing import drawing
 import torch
 from torch import nn
 digest = hashlib.sha256()
@@ -81,6 +81,6 @@ def test_the_generator_is_left_as_it_was() -> None:
 
 @pytest.mark.slow
 def test_drawing_does_not_import_the_compiler() -> None:
-    code = "import sys; from headwise.engine.host.drawing import drawing; from torch import nn\n"
+    code = "import sys; from headwise.engine.drawing import drawing; from torch import nn\n"
     code += "with drawing(1): nn.Linear(2, 3)\n"
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch._dynamo' not in sys.modules"], check=True)

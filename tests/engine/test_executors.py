@@ -16,7 +16,7 @@ from headwise.settings.names import ENGINES, plugins
 
 PACKAGE = """
 from headwise.engine.executors.base import Setup
-from headwise.engine.executors.serial import Serial
+from headwise.engine.executors.local import Serial
 
 MADE = []
 

@@ -26,9 +26,9 @@ from headwise.engine.client.jobs import Answer
 from headwise.engine.driver import drive
 from headwise.engine.events import ClientFailed, Event
 from headwise.engine.executors.faulty import Faulty
+from headwise.engine.executors.local import Serial
 from headwise.engine.executors.pool import Pool
-from headwise.engine.executors.serial import Serial
-from headwise.engine.host.process import SilenceWatch
+from headwise.engine.host import SilenceWatch
 from headwise.engine.plan import Plan
 from headwise.errors import ClientError, ConfigError, ServerError
 from headwise.methods.fedavg import FedAvg
@@ -242,7 +242,7 @@ def test_a_client_that_does_not_return_is_named(monkeypatch: pytest.MonkeyPatch)
         messages.append(text)
         LOGGED.add("warned")
 
-    monkeypatch.setattr("headwise.engine.host.process.WATCH", SilenceWatch(0.1))
+    monkeypatch.setattr("headwise.engine.host.WATCH", SilenceWatch(0.1))
     monkeypatch.setattr(logging.getLogger("headwise"), "warning", warn)
     with pytest.raises(ServerError):
         run(plan(faults(), Odd(way="waits"), clients=1))

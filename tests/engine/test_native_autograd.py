@@ -13,7 +13,8 @@ from native_chains import BUILDS, chains
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from headwise.engine.kernels.native.chain import NativeForward, native
+from headwise.engine.kernels.native.autograd import NativeForward
+from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
 
 pytestmark = pytest.mark.skipif(not BUILDS, reason="there is no native library")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from native_chains import BUILDS
 from torch import Tensor, nn
 
-from headwise.engine.kernels.native.convolution import NativeConvolution, stepping
+from headwise.engine.kernels.native.autograd import NativeConvolution, stepping
 from headwise.engine.kernels.native.library import LIMIT
 from headwise.engine.kernels.optimizer import Rates, Terms
 from headwise.engine.kernels.training import PlainKernel, choose

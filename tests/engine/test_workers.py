@@ -14,8 +14,8 @@ import headwise as hw
 from headwise.engine import estimate
 from headwise.engine.client.jobs import Job
 from headwise.engine.executors.base import balance
-from headwise.engine.executors.threads import Threads
-from headwise.engine.host.devices import device_of
+from headwise.engine.executors.local import Threads
+from headwise.engine.host import device_of
 from headwise.engine.kernels.native.chain import native
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg

@@ -17,7 +17,7 @@ from headwise.contract.benches import ClassMeans
 from headwise.contract.robust import combine
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
-from headwise.engine.executors.serial import Serial
+from headwise.engine.executors.local import Serial
 from headwise.engine.plan import Plan
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg

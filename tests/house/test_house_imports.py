@@ -60,7 +60,6 @@ NEVER = {
     "testing": {"cli"},
 }
 SUB_ROOMS = {
-    "engine/host": {"data", "errors", "log", "memory", "settings"},
     "engine/kernels": {"engine.host", "memory", "models", "tasks"},
     "engine/client": {
         *("contract", "data", "engine.host", "engine.kernels", "engine.plan", "engine.tools", "errors", "log"),

@@ -16,7 +16,7 @@ from comparing import rows
 from headwise.app import registry
 from headwise.app.prepare import prepare as prepare_run
 from headwise.engine.driver import drive
-from headwise.engine.executors.serial import Serial
+from headwise.engine.executors.local import Serial
 from headwise.errors import ClientError, ConfigError
 from headwise.settings.options import Faults
 from headwise.testing.toy import play, toy_plan

@@ -16,7 +16,7 @@ from federations import experiment, write_site
 from headwise.cli import main
 from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job
-from headwise.engine.executors.serial import Serial
+from headwise.engine.executors.local import Serial
 from headwise.errors import ConfigError
 from headwise.sites.facts import for_sites
 from headwise.sites.site.policy import read_policy

@@ -24,7 +24,7 @@ from ..engine.estimate import is_long
 from ..engine.events import Observer
 from ..engine.executors.base import Executor, Setup
 from ..engine.executors.faulty import Faulty
-from ..engine.host.process import cores, keep_freed_memory, one_thread, spared_collections, stop_after_round
+from ..engine.host import cores, keep_freed_memory, one_thread, spared_collections, stop_after_round
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account

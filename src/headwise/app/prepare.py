@@ -21,9 +21,9 @@ from ..data.own.load import MANY
 from ..data.sources.own import Own
 from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split, redraw
 from ..engine.client.scoring import over_clients, score
+from ..engine.drawing import drawing
 from ..engine.drift import check_drift
-from ..engine.host.devices import check_device
-from ..engine.host.drawing import drawing
+from ..engine.host import check_device
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError

@@ -38,9 +38,9 @@ BASES: dict[Kind, str] = {
 }
 """the class from which each kind is derived"""
 EXECUTORS = {
-    "serial": "headwise.engine.executors.serial:make",
+    "serial": "headwise.engine.executors.local:make_serial",
     "pool": "headwise.engine.executors.pool:make",
-    "threads": "headwise.engine.executors.threads:make",
+    "threads": "headwise.engine.executors.local:make_threads",
     "flower-sim": "headwise.sites.apps:simulate",
 }
 """functions that make an executor from a `Setup`; `engine.workers` selects one of the first three"""

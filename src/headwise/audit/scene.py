@@ -20,7 +20,7 @@ from ..contract.method import record_types
 from ..data.federated import Clients, Samples
 from ..engine.client.jobs import Job, handle, make_personal_model
 from ..engine.client.state import ClientState
-from ..engine.host.process import one_thread
+from ..engine.host import one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import RunError

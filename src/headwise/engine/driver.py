@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +32,7 @@ from .events import (
     StartMeasured,
 )
 from .executors.base import Executor, collect
-from .host.clock import peak_memory
+from .host import Clock, peak_memory
 from .joining import join_all
 from .plan import Plan
 from .sampling import participants
@@ -108,55 +108,55 @@ def _stops(plan: Plan, now: Progress, spent: float) -> Reason | None:
 
 def _before(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> StartMeasured:
     """Measure the clients before any training, as round 0; nothing of it has an effect on the rounds."""
-    watch = Stopwatch(executor)
+    clock = Clock("evaluate")
+    before = dict(executor.clock.seconds)
     evaluation = Evaluation(plan, executor, tell, now.server, 0, {}, {})
     with _at_server(plan, 0, "broadcast"):
         measured = evaluation.measure()
     measured.pop("post", None)  # nobody has trained
-    watch.lap("evaluate")
-    row: Round = {"round": 0, "bytes_up": 0, "bytes_down": 0, **measured, "seconds": watch.seconds(0.0)}
+    seconds = _seconds(clock, executor, before, 0.0)
+    row: Round = {"round": 0, "bytes_up": 0, "bytes_down": 0, **measured, "seconds": seconds}
     return StartMeasured(row, evaluation.lines({}))
 
 
 def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
-    t, watch = now.t + 1, Stopwatch(executor)
+    t = now.t + 1
+    clock = Clock("server")
+    before = dict(executor.clock.seconds)
     chosen = participants(plan, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     with _at_server(plan, t, "broadcast"):
         downs = broadcasts(plan, now.server, chosen, central)
-    watch.lap("server")
+    clock.to("train")
     # post is measured in every round: `stale` needs each client's score after its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.experiment.evaluate.moments) for c in chosen]
     answers, failed = train_clients(plan, executor, jobs, tell)
     idle = _idle(plan, executor, now.server, t, chosen, tell)
-    watch.lap("train")
+    clock.to("server")
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
     with _at_server(plan, t, "aggregate"):
         # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
         server = map_tensors(aggregate(plan.method, now.server, replies, central), settle) if replies else now.server
-    watch.lap("server")
-
+    clock.to("evaluate")
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
     sent = {c: {"up": nbytes_by_field(_up(a)), "down": weights[id(downs[c])]} for c, a in answers.items()}
     traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
     due = t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds
     measured = evaluation.measure() if due else Measured()
-    watch.lap("evaluate")
+    up = _sum_fields(ways["up"] for ways in sent.values())
+    down = _sum_fields(ways["down"] for ways in sent.values())
     row: Round = {
         "round": t,
         "clients": chosen,
-        "bytes_up": sum(client["bytes_up"] for client in traffic.values()),
-        "bytes_down": sum(client["bytes_down"] for client in traffic.values()),
-        "fields": {
-            "up": _sum_fields(w["up"] for w in sent.values()),
-            "down": _sum_fields(w["down"] for w in sent.values()),
-        },
+        "bytes_up": sum(up.values()),
+        "bytes_down": sum(down.values()),
+        "fields": {"up": up, "down": down},
         **measured,
         "samples": sum(a.samples for a in answers.values()),
-        "seconds": watch.seconds(stored),
+        "seconds": _seconds(clock, executor, before, stored),
         "memory": peak_memory() + sum(executor.clock.memory.values()),
     }
     if flops := sum(a.flops for a in answers.values()):
@@ -214,29 +214,12 @@ def _patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, in
     return now.best, now.waited + 1
 
 
-WAITING = ("train", "evaluate")
-"""laps in which the driver waits for workers"""
-
-
-class Stopwatch:
-    """Times one round. Laps are the driver's; the executor's clock says what workers did meanwhile."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor, self._before = executor, dict(executor.clock.seconds)
-        self._begun = self._last = time.perf_counter()
-        self._laps: dict[str, float] = defaultdict(float)
-
-    def lap(self, name: str) -> None:
-        """Charge the time since the last lap to this one."""
-        now = time.perf_counter()
-        self._laps[name] += now - self._last
-        self._last = now
-
-    def seconds(self, stored: float) -> Seconds:
-        """The whole round, its laps, and what all workers together did in them; `idle` is the rest."""
-        spent = {k: v - self._before.get(k, 0.0) for k, v in self._executor.clock.seconds.items()}
-        waited = self._executor.workers * sum(self._laps[name] for name in WAITING)
-        spent["idle"] = max(0.0, waited - sum(spent.values()))
-        workers = {k: round(v, 6) for k, v in spent.items()}
-        whole = {"round": time.perf_counter() - self._begun}
-        return cast(Seconds, {**whole, **self._laps, "workers": workers, "stored": stored})
+def _seconds(clock: Clock, executor: Executor, before: Mapping[str, float], stored: float) -> Seconds:
+    """The whole round, its phases, and what all workers together did in them since `before`; `idle` is the rest."""
+    clock.stop()
+    spent = {k: v - before.get(k, 0.0) for k, v in executor.clock.seconds.items()}
+    waited = executor.workers * sum(clock.seconds[phase] for phase in ("train", "evaluate"))
+    spent["idle"] = max(0.0, waited - sum(spent.values()))
+    workers = {k: round(v, 6) for k, v in spent.items()}
+    whole = {"round": sum(clock.seconds.values())}
+    return cast(Seconds, {**whole, **clock.seconds, "workers": workers, "stored": stored})

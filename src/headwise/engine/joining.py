@@ -18,7 +18,7 @@ from ..seeds import seed_of
 from .client.client_bench import ClientBench
 from .client.jobs import make_first_state, measure_model
 from .client.scoring import over_clients
-from .host.devices import move_to
+from .host import move_to
 from .plan import Plan
 from .server_bench import ServerBench, broadcasts
 

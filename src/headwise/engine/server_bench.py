@@ -19,13 +19,20 @@ from .tools import Tools
 
 class ServerBench:
     def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
-        self._round, t = t, plan.at(t)
-        self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
-        self.classes, self.clients = plan.data.task.classes, plan.clients
+        self._plan = plan
+        self._round = t
+        self.t = plan.at(t)
+        self.T = plan.at(plan.experiment.rounds)
+        self.N = len(plan.data)
+        self.classes = plan.data.task.classes
+        self.clients = plan.clients
         self._in_round = purpose == "server" and t > 0
-        self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, t))
+        self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, self.t))
         tools = Tools(plan, plan.common, Params())
-        self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
+        self.init = tools.init
+        self.model = tools.model
+        self.draw = tools.draw
+        self.random_head = tools.random_head
 
     @property
     def drawn(self) -> Sequence[int]:

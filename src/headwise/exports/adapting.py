@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..data.preprocessing import fit, measure
-from ..engine.host.process import one_thread
+from ..engine.host import one_thread
 from ..engine.joining import join
 from ..engine.plan import Plan
 from ..errors import DataError

@@ -26,9 +26,8 @@ from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_sta
 from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
 from ..engine.client.scoring import compute_outputs
-from ..engine.host.devices import move_to
-from ..engine.host.process import one_thread
-from ..engine.kernels.native.convolution import accelerate, without_acceleration
+from ..engine.host import move_to, one_thread
+from ..engine.kernels.native.autograd import accelerate, without_acceleration
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
 from ..errors import ConfigError, DataError, RunError, pluralize

@@ -16,8 +16,8 @@ from ..data.federated import FederatedData
 from ..data.splits import Parts
 from ..engine.driver import drive
 from ..engine.events import Event, RoundEnded
-from ..engine.executors.serial import Serial
-from ..engine.host.process import one_thread
+from ..engine.executors.local import Serial
+from ..engine.host import one_thread
 from ..engine.plan import Plan
 from ..log.schema import Round
 from ..models import base

@@ -17,7 +17,7 @@ from ..app.registry import make
 from ..data.dataset import Source
 from ..data.splits import parse_split
 from ..engine.estimate import training_step
-from ..engine.host.process import cores, one_thread
+from ..engine.host import cores, one_thread
 from ..models.base import Task
 from ..models.split import SplitModel, channels_last, lay_out
 from ..settings.choices import Choice

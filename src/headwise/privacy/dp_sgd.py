@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..contract.benches import Local
 from ..engine.client.client_bench import ClientBench, halves, parts_of, rates_of
-from ..engine.host.devices import move_to, samples_on
+from ..engine.host import move_to, samples_on
 from ..engine.kernels.optimizer import Optimizer
 from ..engine.kernels.training import learning
 from ..engine.mechanism import Mechanism, Releases

@@ -13,7 +13,7 @@ from ..contract.method import Method, record_types
 from ..data.federated import Clients
 from ..engine.driver import drive
 from ..engine.events import ClientDone, Event
-from ..engine.executors.serial import Serial
+from ..engine.executors.local import Serial
 from ..engine.mechanism import UNPROTECTED, Mechanism
 from ..engine.plan import Plan
 from ..errors import AccountingError, ClientError, ConfigError, nearest

@@ -10,7 +10,7 @@ from ..contract.method import Reply, record_types
 from ..engine.client.jobs import Job, handle
 from ..engine.client.state import encode_state
 from ..engine.executors.faulty import Faulty
-from ..engine.executors.serial import Serial
+from ..engine.executors.local import Serial
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..models.split import Buffers

@@ -16,9 +16,8 @@ import torch
 from ..contract.method import record_types
 from ..engine.client.state import encode_state
 from ..engine.events import Event, RoundEnded
+from ..engine.executors.local import Serial, Threads
 from ..engine.executors.pool import Pool
-from ..engine.executors.serial import Serial
-from ..engine.executors.threads import Threads
 from ..engine.plan import Plan
 from ..runs.checkpoint import Checkpoints
 from ..runs.files import Extent

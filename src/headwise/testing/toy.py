@@ -22,8 +22,8 @@ from ..engine.client.state import encode_state
 from ..engine.driver import drive
 from ..engine.events import Event, Progress, RoundEnded
 from ..engine.executors.base import Executor
-from ..engine.executors.serial import Serial
-from ..engine.host.process import one_thread
+from ..engine.executors.local import Serial
+from ..engine.host import one_thread
 from ..engine.plan import Plan
 from ..engine.sampling import sample
 from ..models.split import Buffers, SplitModel

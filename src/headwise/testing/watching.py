@@ -15,8 +15,8 @@ from ..data.federated import Clients
 from ..engine.client.jobs import Answer, Job, handle
 from ..engine.client.state import decode_state
 from ..engine.executors.base import states_of
-from ..engine.executors.serial import Serial
-from ..engine.host.clock import Clock
+from ..engine.executors.local import Serial
+from ..engine.host import Clock
 from ..engine.plan import Plan
 from ..models.split import SplitModel
 from ..records import R, Record, decode, encode

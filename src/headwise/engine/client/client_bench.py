@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +16,7 @@ from ...models.split import SplitModel, has_batchnorm
 from ...params import Params, gradient, step
 from ...seeds import seed_of
 from ...settings.options import Train
-from ..host.clock import Clock
-from ..host.devices import move_to, samples_on
-from ..kernels.native.convolution import accelerate
+from ..host import Clock, move_to, samples_on
 from ..kernels.optimizer import Adam, Optimizer, Rates, Terms
 from ..kernels.training import Feed, choose
 from ..plan import Plan
@@ -51,14 +48,19 @@ class ClientBench:
     ) -> None:
         data = plan.client(client, t)
         t = plan.at(t)
-        self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
+        self._plan = plan
+        self.t = t
+        self.T = plan.at(plan.experiment.rounds)
+        self.N = len(plan.data)
         self.classes = plan.data.task.classes
         self.clients = plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
-        tools = Tools(plan, plan.models[client % len(plan.models)], kept)
-        self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
-        if plan.fast and plan.device == "cpu":
-            self.init, self.model = _accelerated(tools.init), _accelerated(tools.model)
+        template = plan.models[client % len(plan.models)]
+        tools = Tools(plan, template, kept, fast=plan.fast and plan.device == "cpu")
+        self.init = tools.init
+        self.model = tools.model
+        self.draw = tools.draw
+        self.random_head = tools.random_head
         self.clock = clock or Clock()
         self.kept = kept
         self._data = data
@@ -292,15 +294,6 @@ def draw_batches(n: int, size: int, epochs: float, *, drop_last: bool, rng: torc
     rows = [order.view(-1, size)[:end] for order in orders]
     batches = torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
     return batches[:steps]
-
-
-def _accelerated(make: Callable[..., SplitModel]) -> Callable[..., SplitModel]:
-    def make_fast(*arguments: Any, **options: Any) -> SplitModel:
-        model = make(*arguments, **options)
-        accelerate(model.body)
-        return model
-
-    return make_fast
 
 
 def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:

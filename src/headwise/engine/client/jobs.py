@@ -21,9 +21,7 @@ from ...params import Params
 from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
 from ...tasks.registry import objective_of
-from ..host.clock import Clock
-from ..host.devices import home, move_to
-from ..host.process import Late, within
+from ..host import Clock, Late, home, move_to, within
 from ..plan import Plan
 from .client_bench import ClientBench
 from .scoring import compute_outputs, score

@@ -13,7 +13,7 @@ from ...settings.options import Engine
 from ..client.jobs import Answer, Job
 from ..client.state import States
 from ..events import ClientDone, ClientFailed, Observer
-from ..host.clock import Clock
+from ..host import Clock
 from ..plan import Plan
 
 MOST = 128

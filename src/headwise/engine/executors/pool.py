@@ -19,9 +19,7 @@ from ...errors import ClientError
 from ...records import Nothing, Record, decode, encode
 from ..client.jobs import Answer, Job, answer_type, handle, message_type
 from ..client.state import States, encode_state, load_state
-from ..host.clock import Clock, peak_memory
-from ..host.devices import device_of
-from ..host.process import keep_freed_memory
+from ..host import Clock, device_of, keep_freed_memory, peak_memory
 from ..plan import Plan
 from .base import Setup, balance, states_of
 from .crew import Crew, Work, WorkerLostError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 
 from ...tasks.base import Objective
 from ...tasks.classification import CROSS_ENTROPY
-from .native.chain import Binding, NativeRates, native, train_chain
-from .native.convolution import stepping
+from .native.autograd import stepping
+from .native.chain import Binding, NativeRates, native, native_rates, train_chain
 from .native.layers import chain_of, count_flops, weights_of
 from .native.library import Library
-from .optimizer import Adam, Optimizer, Rates, Terms
+from .optimizer import Optimizer, Rates, Terms
 
 NO_TERMS = Terms()
 
@@ -69,16 +70,16 @@ def choose(
     return PlainKernel(models, parts, loss, optimizer, project, rates.lr if at_once else None)
 
 
+@dataclass(eq=False)
 class NativeKernel(Kernel):
     """Trains a network on the objective of its outputs, all steps of a phase in one call."""
 
     name: ClassVar[str] = "native"
-
-    def __init__(
-        self, library: Library, layers: Sequence[nn.Module], binding: Binding, rates: NativeRates, objective: Objective
-    ) -> None:
-        self._library, self._layers, self._binding = library, layers, binding
-        self._rates, self._objective = rates, objective
+    library: Library
+    layers: Sequence[nn.Module]
+    binding: Binding
+    rates: NativeRates
+    objective: Objective
 
     @staticmethod
     def of(
@@ -90,58 +91,50 @@ class NativeKernel(Kernel):
     ) -> NativeKernel | None:
         """The kernel for this network; None unless it is a chain, some of it learns, and there is a library."""
         layers = chain_of(network)
-        if layers is None or not isinstance(layers[-1], nn.Linear):
+        library = native().library
+        if layers is None or library is None or not isinstance(layers[-1], nn.Linear):
             return None
-        weights, library = {*map(id, weights_of(layers))}, native().library
+        weights = {*map(id, weights_of(layers))}
         trained = weights if network in parts else {id(p) for part in parts for p in part.parameters()}
-        if library is None or trained.isdisjoint(weights):
+        if trained.isdisjoint(weights):
             return None
-        adam = rates.adam or Adam(0.0, 0.0, 0.0, decoupled=False)
-        kind = 0 if rates.adam is None else 2 if adam.decoupled else 1
-        plain = (rates.lr, rates.momentum, rates.weight_decay, rates.clip or 0.0, terms.pull)
-        native_rates = NativeRates(*plain, adam.beta1, adam.beta2, adam.eps, kind)
         binding = Binding(trained, anchor=terms.anchors, shift=terms.shifts)
-        return NativeKernel(library, layers, binding, native_rates, objective)
+        return NativeKernel(library, layers, binding, native_rates(rates, terms.pull), objective)
 
     def train(self, feed: Feed) -> int:
         samples = feed.whole()
         batches = samples[2]
         if len(batches):
-            chain = train_chain(self._library, self._layers, self._binding, self._rates, self._objective, samples)
+            chain = train_chain(self.library, self.layers, self.binding, self.rates, self.objective, samples)
             self.flops = count_flops(chain) * int((batches >= 0).sum())
         return len(batches)
 
 
+@dataclass(eq=False)
 class PlainKernel(Kernel):
     """Trains by autograd, batch by batch: any network and any loss, with an optional projection after each step."""
 
     name: ClassVar[str] = "plain"
-
-    def __init__(
-        self,
-        models: Sequence[nn.Module],
-        parts: Sequence[nn.Module],
-        loss: Callable[[Tensor, Tensor], Tensor],
-        optimizer: Optimizer,
-        project: Callable[[], None] | None,
-        lr: float | None = None,
-    ) -> None:
-        """`lr`: of native convolutions that may step during the pass back, since nothing else needs their gradients."""
-        self._models, self._parts, self._loss = models, parts, loss
-        self._optimizer, self._project, self._lr = optimizer, project, lr
+    models: Sequence[nn.Module]
+    parts: Sequence[nn.Module]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    optimizer: Optimizer
+    project: Callable[[], None] | None
+    lr: float | None
+    """of native convolutions that may step during the pass back, since nothing else needs their gradients"""
 
     def train(self, feed: Feed) -> int:
         """Parts without weights take no steps."""
-        if not self._optimizer.weights:
+        if not self.optimizer.weights:
             return 0
         steps = 0
-        with learning(self._models, self._parts):
+        with learning(self.models, self.parts):
             for x, y in feed.batches():
-                with stepping(self._lr):
-                    self._optimizer.step(self._loss(x, y))
-                if self._project is not None:
+                with stepping(self.lr):
+                    self.optimizer.step(self.loss(x, y))
+                if self.project is not None:
                     with torch.no_grad():
-                        self._project()
+                        self.project()
                 steps += 1
         return steps
 

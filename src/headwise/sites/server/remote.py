@@ -10,7 +10,7 @@ from ...contract.method import record_types
 from ...disk.files import digest
 from ...engine.client.jobs import Answer, Job, report_failure
 from ...engine.client.state import States
-from ...engine.host.clock import Clock
+from ...engine.host import Clock
 from ...engine.plan import Plan
 from ...errors import ClientError
 from ...records import RecordError

@@ -21,7 +21,7 @@ from ...contract.method import record_types
 from ...disk.files import explain_write_errors, write_bytes
 from ...engine.client.jobs import make_personal_model, restore_trained_model
 from ...engine.client.state import decode_state
-from ...engine.host.process import one_thread
+from ...engine.host import one_thread
 from ...engine.joining import Offer, accept, measure_client
 from ...engine.plan import Plan
 from ...errors import RunError, nearest

@@ -20,8 +20,8 @@ from ...contract.method import record_types
 from ...data.federated import Clients
 from ...engine.client.jobs import Answer, Job
 from ...engine.driver import drive
-from ...engine.executors.serial import Serial
-from ...engine.host.process import one_thread
+from ...engine.executors.local import Serial
+from ...engine.host import one_thread
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, pluralize
 from ...params import Params

@@ -14,9 +14,8 @@ from ...app.prepare import prepare
 from ...contract.method import record_types
 from ...engine.client.jobs import Answer, Job
 from ...engine.client.state import States
-from ...engine.executors.serial import Serial
-from ...engine.host.clock import peak_memory
-from ...engine.host.process import one_thread
+from ...engine.executors.local import Serial
+from ...engine.host import one_thread, peak_memory
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, RecordError, encode

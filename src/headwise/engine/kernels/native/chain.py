@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import threading
-import weakref
 from collections.abc import Collection, Mapping, Sequence
 from ctypes import Array, Structure, addressof, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
@@ -14,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from ....memory import address
 from ....tasks.base import Link, Objective
 from ....tasks.classification import CROSS_ENTROPY
-from .layers import IMAGE, LAYERS, VECTOR, NativeLayer, chain_of, describe, weights_of
+from ..optimizer import Rates
+from .layers import IMAGE, LAYERS, VECTOR, NativeLayer, chain_of, describe
 from .library import LIMIT, Library, Lookup, find
 
 ROWS = 32
@@ -38,6 +37,14 @@ class NativeRates(Structure):
         *((name, c_float) for name in ("lr", "momentum", "decay", "clip", "pull", "beta1", "beta2", "eps")),
         ("adam", c_int32),
     )
+
+
+def native_rates(rates: Rates, pull: float) -> NativeRates:
+    lr, momentum, decay, clip, adam = rates
+    if adam is None:
+        return NativeRates(lr, momentum, decay, clip or 0.0, pull)
+    kind = 2 if adam.decoupled else 1
+    return NativeRates(lr, momentum, decay, clip or 0.0, pull, adam.beta1, adam.beta2, adam.eps, kind)
 
 
 class NativeGoal(Structure):
@@ -103,7 +110,7 @@ def train_chain(
     `samples` is what `Feed.whole` returns.
     """
     x, y, batches = samples[0], samples[1], samples[2].contiguous()
-    x, chain = _lay_out(layers, x, binding)
+    x, chain = lay_out(layers, x, binding)
     goal, tensors = _goal(objective, y, len(x), chain[-1].oc)
     steps, size = batches.shape
     pointers = (*map(addressof, (chain, rates, goal)), address(x), address(batches))
@@ -136,97 +143,14 @@ def predict(network: nn.Module, x: Tensor) -> Tensor | None:
     library = native().library if layers else None
     if layers is None or library is None:
         return None
-    x, chain = _lay_out(layers, x, Binding())
+    x, chain = lay_out(layers, x, Binding())
     out, rows = x.new_empty(len(x), math.prod(chain[-1].image)), max(1, min(ROWS, len(x)))
     memory = scratch(library.bytes(chain, len(chain), rows, None))
     library.predict(chain, len(chain), address(x), len(x), rows, out.data_ptr(), memory)
     return out
 
 
-class _Chain(torch.autograd.Function):
-    """A chain's output as a function of its weights, by the native kernels."""
-
-    @staticmethod
-    def forward(ctx: Any, library: Library, layers: Sequence[nn.Module], x: Tensor, *weights: Tensor) -> Tensor:
-        needed = ctx.needs_input_grad[3:]
-        slopes = [torch.empty_strided(w.shape, w.stride()) if n else None for w, n in zip(weights, needed, strict=True)]
-        ids = [id(w) for w in weights_of(layers)]  # of the layers' own objects
-        binding = Binding(
-            {i for i, n in zip(ids, needed, strict=True) if n},
-            slope={i: s for i, s in zip(ids, slopes, strict=True) if s is not None},
-        )
-        rows, chain = _lay_out(layers, x, binding)
-        out = rows.new_empty(len(rows), math.prod(chain[-1].image))
-        memory = torch.empty(library.kept(chain, len(chain), len(rows)), dtype=torch.uint8)
-        library.forward(chain, len(chain), address(rows), len(rows), out.data_ptr(), memory.data_ptr())
-        ctx.save_for_backward(x, *weights)
-        ctx.layers = layers
-        ctx.native = library, chain, memory, slopes
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *by_output: Tensor) -> Any:
-        """A second pass back, and second derivatives, are torch's, of the same chain."""
-        (slope,) = by_output
-        x, *weights = ctx.saved_tensors
-        if torch.is_grad_enabled() or ctx.native is None:
-            return None, None, None, *_differentiate(ctx.layers, x, weights, ctx.needs_input_grad[3:], slope)
-        library, _, memory, slopes = ctx.native
-        slope = slope.contiguous()
-        library.backward(address(slope), len(x), memory.data_ptr())
-        ctx.native = None
-        return None, None, None, *slopes
-
-
-def _differentiate(
-    layers: Sequence[nn.Module], x: Tensor, weights: Sequence[Tensor], needed: Sequence[bool], slope: Tensor
-) -> list[Tensor | None]:
-    """The gradients, as functions of the weights if they are to be differentiated once more."""
-    again = torch.is_grad_enabled()
-    left = iter(weights)
-    out = x
-    with torch.enable_grad():
-        for layer in layers:
-            own = {name: next(left) for name, p in layer._parameters.items() if p is not None}
-            out = functional_call(layer, own, (out,))
-        moving = [w for w, n in zip(weights, needed, strict=True) if n]
-        gradients = iter(torch.autograd.grad(out, moving, slope, create_graph=again))
-    return [next(gradients) if n else None for n in needed]
-
-
-class NativeForward:
-    """The forward pass of a body whose convolutions run natively, under any loss; where they can't, torch's."""
-
-    def __init__(self, body: nn.Module) -> None:
-        self._body = weakref.ref(body)
-
-    @staticmethod
-    def install(body: nn.Module) -> None:
-        """Replace the body's forward pass, if it is a chain with convolutions: others gain nothing."""
-        if native().library and any(type(m) is nn.Conv2d for m in body.modules()) and chain_of(body):
-            body.forward = NativeForward(body)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        body = self._body()
-        assert body is not None  # it is what calls this
-        layers, library = chain_of(body), native().library
-        if layers is None or library is None or x.requires_grad or type(x) is not Tensor or len(x) == 0:
-            return type(body).forward(body, x)
-        if x.dtype is not torch.float32 or x.device.type != "cpu":
-            return type(body).forward(body, x)
-        moving = [{p.requires_grad for p in m._parameters.values() if p is not None} for m in layers]
-        if not torch.is_grad_enabled() or not any(True in each for each in moving):
-            outputs = predict(body, x)
-            return type(body).forward(body, x) if outputs is None else outputs
-        if any(len(each) > 1 for each in moving):
-            return type(body).forward(body, x)
-        return _Chain.apply(library, layers, x, *weights_of(layers))  # pyright: ignore[reportReturnType]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NativeForward:
-        return NativeForward(memo[id(self._body())])
-
-
-def _lay_out(layers: Sequence[nn.Module], x: Tensor, binding: Binding) -> tuple[Tensor, Array[NativeLayer]]:
+def lay_out(layers: Sequence[nn.Module], x: Tensor, binding: Binding) -> tuple[Tensor, Array[NativeLayer]]:
     """The samples as the kernels read them (images channels-last), and the layers for their shape."""
     if x.dtype is not torch.float32 or x.device.type != "cpu":
         raise TypeError(f"samples are {x.dtype} on {x.device}, but the network's weights are float32 on the CPU")

@@ -1,4 +1,4 @@
-"""This process: its threads, its memory, its garbage collector, Ctrl-C and time limits."""
+"""This process: its devices, clock, memory, threads and garbage collector, Ctrl-C and time limits."""
 
 from __future__ import annotations
 
@@ -6,14 +6,105 @@ import ctypes
 import gc
 import logging
 import os
+import re
+import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import Tensor, nn
+
+from ..data.federated import Samples
+from ..errors import ConfigError
+from ..memory import settle
+
+T = TypeVar("T", bound="Tensor | nn.Module")
+
+
+def check_device(device: str) -> None:
+    """Raise if this machine does not have the device."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # torch's warnings about old devices
+            torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
+
+
+def device_of(worker: int, device: str) -> str:
+    """The device of this worker: with ``cuda``, workers share all GPUs evenly."""
+    return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
+
+
+def move_to(value: T, device: str) -> T:
+    """Move to this device; for the CPU, return as is without a check, which saves time."""
+    return value if device == "cpu" else value.to(device)  # pyright: ignore[reportReturnType]
+
+
+def samples_on(samples: Samples, device: str) -> Samples:
+    return samples if device == "cpu" else Samples(samples.x.to(device), samples.y.to(device))
+
+
+def home(t: Tensor) -> Tensor:
+    """The tensor in main memory, detached, and laid out as if read from a message."""
+    return settle(t if t.is_cpu and not t.requires_grad else t.detach().cpu())
+
+
+class Clock:
+    """Seconds by section; `method` is what a method does itself between two calls to its bench."""
+
+    def __init__(self, section: str = "method") -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.memory: dict[int, int] = {}
+        """peak memory in bytes of each worker process, by pid"""
+        self.start(section)
+
+    def start(self, section: str = "method") -> None:
+        """Start charging this section now; earlier time is not charged."""
+        self.section = section
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        """Charge the current section up to now."""
+        self.to(self.section)
+
+    def to(self, section: str) -> None:
+        """Charge this section from now on."""
+        now = time.perf_counter()
+        self.seconds[self.section] += now - self._since
+        self.section = section
+        self._since = now
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        for section, spent in seconds.items():
+            self.seconds[section] += spent
+
+    @contextmanager
+    def __call__(self, section: str) -> Iterator[None]:
+        """Charge this section inside the block, then the previous one again."""
+        before = self.section
+        self.to(section)
+        try:
+            yield
+        finally:
+            self.to(before)
+
+
+def peak_memory() -> int:
+    """This process's peak memory so far, in bytes."""
+    try:  # getrusage includes the peak of the process that started this one
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        return int(peak[1]) * 1024 if peak else 0
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
 
 TRIM_THRESHOLD = -1  # from <malloc.h>
 MMAP_THRESHOLD = -3
@@ -106,10 +197,10 @@ class SilenceWatch:
     def _look(self) -> None:
         while True:
             time.sleep(self._seconds / 10)
-            for what, since, warnings in list(self._busy.values()):
+            for what, since, warned in list(self._busy.values()):
                 silent = time.monotonic() - since
-                if silent >= (1 + warnings[0]) * self._seconds:
-                    warnings[0] += 1
+                if silent >= (1 + warned[0]) * self._seconds:
+                    warned[0] += 1
                     logging.getLogger("headwise").warning(
                         f"{what} has not returned for {silent:,.0f} seconds: "
                         "if it never does, interrupt the run and set faults.deadline."
@@ -130,7 +221,8 @@ def within(seconds: float | None, what: str) -> Iterator[None]:
         with WATCH.over(what):
             yield
         return
-    late, begun = Late(f"it took longer than {seconds:g} seconds"), time.monotonic()
+    late = Late(f"it took longer than {seconds:g} seconds")
+    begun = time.monotonic()
     if threading.current_thread() is threading.main_thread():
         with _alarm(seconds, late):
             yield

@@ -1,4 +1,4 @@
-"""Clients spread over threads of this process: nothing is copied, and torch releases Python's lock."""
+"""All clients in this process: one after the other, or spread over threads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,40 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from ...errors import ConfigError
 from ..client.jobs import Answer, Handled, Job, handle
 from ..client.state import ClientState, States
-from ..host.clock import Clock
+from ..host import Clock
 from ..plan import Plan
 from .base import Setup, balance, states_of
 
 
+class Serial:
+    """Handles one client after the other: the reference that every other executor must match bit for bit."""
+
+    workers = 1
+
+    def __init__(self, plan: Plan, states: States | None = None) -> None:
+        self.plan = plan
+        self.states = states_of(plan, states)
+        self.clock = Clock()
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        for job in jobs:
+            self.clock.start()
+            answer, state = handle(self.plan, job, self.states.get(job.client), self.clock)
+            self.clock.stop()
+            if state is not None:
+                self.states[answer.client] = state
+            yield answer
+
+    def close(self) -> None:
+        pass
+
+
+def make_serial(setup: Setup) -> Serial:
+    return Serial(setup.plan, setup.states)
+
+
 class Threads:
-    """A few threads with one intra-op thread each; the same bits as `Serial`."""
+    """A few threads with one intra-op thread each: nothing is copied, and torch releases Python's lock."""
 
     def __init__(self, plan: Plan, workers: int, states: States | None = None) -> None:
         for model in plan.models:
@@ -58,5 +85,5 @@ class Threads:
         return done, clock
 
 
-def make(setup: Setup) -> Threads:
+def make_threads(setup: Setup) -> Threads:
     return Threads(setup.plan, setup.workers, setup.states)

@@ -1,27 +1,143 @@
-"""Convolutions inside networks that are no chains, such as residual ones: each by itself, between torch's layers."""
+"""The native kernels under torch's autograd, so that networks run natively whatever the loss.
+
+`NativeForward` runs a body that is a chain in one call. In networks that are no chains, such as residual ones,
+`NativeConvolution` runs each convolution by itself, between torch's layers. Where neither can, torch computes.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import conv2d
 
 from ....memory import address
-from .chain import NativeForward, native, scratch
-from .layers import LAYERS, NativeLayer, chain_of, has_hooks
+from .chain import Binding, lay_out, native, predict, scratch
+from .layers import LAYERS, NativeLayer, chain_of, has_hooks, weights_of
 from .library import Library
 
 LARGEST = 2**31
 """gradients by the output are counted with 32 bits"""
 _own = threading.local()
+
+
+def accelerate(body: nn.Module) -> None:
+    """Let the convolutions of a model's body run natively, under any loss of a method's own."""
+    if chain_of(body):
+        NativeForward.install(body)
+    else:
+        NativeConvolution.install(body)
+
+
+def without_acceleration(network: nn.Module) -> nn.Module:
+    """A copy of torch's layers only, which can be traced and pickled anywhere."""
+    plain = copy.deepcopy(network)
+    for module in plain.modules():
+        if isinstance(vars(module).get("forward"), _Replacement):
+            del module.forward
+    return plain
+
+
+class _Replacement:
+    """Replaces a module's forward pass; a copy of the module gets one of its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = weakref.ref(module)
+
+    @property
+    def module(self) -> Any:
+        module = self._module()
+        assert module is not None  # it is what calls this
+        return module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)(memo[id(self._module())])
+
+
+class NativeForward(_Replacement):
+    """The forward pass of a body that is a chain."""
+
+    @staticmethod
+    def install(body: nn.Module) -> None:
+        """Replace the body's forward pass, if it is a chain with convolutions: others gain nothing."""
+        if native().library and any(type(m) is nn.Conv2d for m in body.modules()) and chain_of(body):
+            body.forward = NativeForward(body)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        body = self.module
+        layers = chain_of(body)
+        library = native().library
+        if layers is None or library is None or x.requires_grad or type(x) is not Tensor or len(x) == 0:
+            return type(body).forward(body, x)
+        if x.dtype is not torch.float32 or x.device.type != "cpu":
+            return type(body).forward(body, x)
+        moving = [{p.requires_grad for p in m._parameters.values() if p is not None} for m in layers]
+        if not torch.is_grad_enabled() or not any(True in each for each in moving):
+            outputs = predict(body, x)
+            return type(body).forward(body, x) if outputs is None else outputs
+        if any(len(each) > 1 for each in moving):
+            return type(body).forward(body, x)
+        return _Chain.apply(library, layers, x, *weights_of(layers))  # pyright: ignore[reportReturnType]
+
+
+class _Chain(torch.autograd.Function):
+    """A chain's output as a function of its weights, by the native kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, library: Library, layers: Sequence[nn.Module], x: Tensor, *weights: Tensor) -> Tensor:
+        needed = ctx.needs_input_grad[3:]
+        slopes = [torch.empty_strided(w.shape, w.stride()) if n else None for w, n in zip(weights, needed, strict=True)]
+        ids = [id(w) for w in weights_of(layers)]  # of the layers' own objects
+        binding = Binding(
+            {i for i, n in zip(ids, needed, strict=True) if n},
+            slope={i: s for i, s in zip(ids, slopes, strict=True) if s is not None},
+        )
+        rows, chain = lay_out(layers, x, binding)
+        out = rows.new_empty(len(rows), math.prod(chain[-1].image))
+        memory = torch.empty(library.kept(chain, len(chain), len(rows)), dtype=torch.uint8)
+        library.forward(chain, len(chain), address(rows), len(rows), out.data_ptr(), memory.data_ptr())
+        ctx.save_for_backward(x, *weights)
+        ctx.layers = layers
+        ctx.native = library, chain, memory, slopes
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *by_output: Tensor) -> Any:
+        """A second pass back, and second derivatives, are torch's, of the same chain."""
+        (slope,) = by_output
+        x, *weights = ctx.saved_tensors
+        if torch.is_grad_enabled() or ctx.native is None:
+            return None, None, None, *_differentiate_chain(ctx.layers, x, weights, ctx.needs_input_grad[3:], slope)
+        library, _, memory, slopes = ctx.native
+        slope = slope.contiguous()
+        library.backward(address(slope), len(x), memory.data_ptr())
+        ctx.native = None
+        return None, None, None, *slopes
+
+
+def _differentiate_chain(
+    layers: Sequence[nn.Module], x: Tensor, weights: Sequence[Tensor], needed: Sequence[bool], slope: Tensor
+) -> list[Tensor | None]:
+    """The gradients, as functions of the weights if they are to be differentiated once more."""
+    again = torch.is_grad_enabled()
+    left = iter(weights)
+    out = x
+    with torch.enable_grad():
+        for layer in layers:
+            own = {name: next(left) for name, p in layer._parameters.items() if p is not None}
+            out = functional_call(layer, own, (out,))
+        moving = [w for w, n in zip(weights, needed, strict=True) if n]
+        gradients = iter(torch.autograd.grad(out, moving, slope, create_graph=again))
+    return [next(gradients) if n else None for n in needed]
 
 
 class FusedSteps:
@@ -53,11 +169,11 @@ def stepping(lr: float | None) -> Iterator[None]:
         _own.steps = None
 
 
-class NativeConvolution:
-    """The forward pass of a convolution by the native kernels; where they can't, torch's."""
+class NativeConvolution(_Replacement):
+    """The forward pass of one convolution."""
 
-    def __init__(self, layer: nn.Conv2d) -> None:
-        self._layer = weakref.ref(layer)
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
         self._known: dict[torch.Size, tuple[NativeLayer, int]] = {}
 
     @staticmethod
@@ -70,10 +186,9 @@ class NativeConvolution:
                     setattr(layer, "forward", NativeConvolution(layer))  # noqa: B010 (pyright knows another type)
 
     def __call__(self, x: Tensor) -> Tensor:
-        layer = self._layer()
-        assert layer is not None  # it is what calls this
+        layer = self.module
         library = native().library
-        weight, bias = layer.weight, layer.bias
+        weight = layer.weight
         usual = all(t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, weight))
         if library is None or not usual or has_hooks(layer) or type(x) is not Tensor or x.dim() != 4 or x.numel() == 0:
             return nn.Conv2d.forward(layer, x)
@@ -86,27 +201,7 @@ class NativeConvolution:
         steps: FusedSteps | None = getattr(_own, "steps", None)
         if steps is not None:
             steps.count_use(weight)
-        return _Convolution.apply(library, layer, known, steps, x, weight, bias)  # pyright: ignore[reportReturnType]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NativeConvolution:
-        return NativeConvolution(memo[id(self._layer())])
-
-
-def accelerate(body: nn.Module) -> None:
-    """Let the convolutions of a model's body run natively, under any loss of a method's own."""
-    if chain_of(body):
-        NativeForward.install(body)
-    else:
-        NativeConvolution.install(body)
-
-
-def without_acceleration(network: nn.Module) -> nn.Module:
-    """A copy of torch's layers only, which can be traced and pickled anywhere."""
-    plain = copy.deepcopy(network)
-    for module in plain.modules():
-        if isinstance(vars(module).get("forward"), NativeForward | NativeConvolution):
-            del module.forward
-    return plain
+        return _Convolution.apply(library, layer, known, steps, x, weight, layer.bias)  # pyright: ignore[reportReturnType]
 
 
 class _Convolution(torch.autograd.Function):
@@ -140,7 +235,7 @@ class _Convolution(torch.autograd.Function):
         library, layer, made, offset, steps = ctx.native
         _, _, _, _, by_x, by_weight, by_bias = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            return None, None, None, None, *_differentiate(layer, slope, x, weight, bias)
+            return None, None, None, None, *_differentiate_convolution(layer, slope, x, weight, bias)
         images = x.permute(0, 2, 3, 1).contiguous()
         slopes = slope.permute(0, 2, 3, 1).contiguous()
         inputs = torch.empty_like(images) if by_x else None
@@ -158,7 +253,7 @@ class _Convolution(torch.autograd.Function):
         return None, None, None, None, by_input, weights, slopes.sum((0, 1, 2)) if by_bias else None
 
 
-def _differentiate(layer: nn.Conv2d, slope: Tensor, *inputs: Tensor | None) -> list[Tensor | None]:
+def _differentiate_convolution(layer: nn.Conv2d, slope: Tensor, *inputs: Tensor | None) -> list[Tensor | None]:
     """The gradients as functions of the inputs, by torch: they are to be differentiated once more."""
     moving = [t for t in inputs if t is not None and t.requires_grad]
     x, weight, bias = inputs
