@@ -21,7 +21,7 @@ class Kernels(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return
         folder = Path(self.root) / NATIVE
-        build = runpy.run_path(str(folder / "build.py"))
+        build = runpy.run_path(str(folder / "library.py"))
         library, cc = folder / build["name_of"](), build["compiler"]()
         for other in folder.glob("*.so"):
             if other != library:

@@ -16,7 +16,7 @@ from headwise.engine.driver import drive
 from headwise.engine.events import Event, Progress, RoundEnded
 from headwise.engine.executors.base import Executor
 from headwise.engine.executors.local import Serial
-from headwise.engine.host import spared_collections
+from headwise.engine.host import spare_collections
 from headwise.engine.plan import Plan
 
 
@@ -76,7 +76,7 @@ def _apart(line: Connection, load: Workload) -> None:
 def race(racers: Mapping[str, Callable[[], object]], repetitions: int, clock: Callable[[], float]) -> dict[str, float]:
     """The median time of each, after one turn to warm up; they take turns."""
     times: dict[str, list[float]] = {name: [] for name in racers}
-    with spared_collections():
+    with spare_collections():
         for _ in range(1 + repetitions):
             for name, run in racers.items():
                 begun = clock()

@@ -23,7 +23,7 @@ ROUNDS = {"W5": 20}
 """rounds of a turn where not one: those of W5 are short"""
 WORKER = """
 import os, sys, torch
-from headwise.engine.host import keep_freed_memory, spared_collections
+from headwise.engine.host import keep_freed_memory, spare_collections
 from racing import Ours
 from workloads import WORKLOADS, plan_of
 torch.set_num_threads(1)
@@ -31,7 +31,7 @@ keep_freed_memory()
 name, rounds = sys.argv[1], int(sys.argv[2])
 racer = Ours(plan_of(WORKLOADS[name]))
 racer.round(1)
-with spared_collections():
+with spare_collections():
     print("ready", flush=True)
     for line in sys.stdin:
         before = os.times()

@@ -13,7 +13,7 @@ import headwise as hw
 from headwise.audit import reconstruction
 from headwise.audit.auditing import Audit, audit
 from headwise.audit.inference import infer_labels, infer_members
-from headwise.audit.scene import scene_of, sent
+from headwise.audit.scene import make_message, scene_of
 from headwise.cli import main
 from headwise.errors import RunError
 from headwise.settings.names import list_names
@@ -106,11 +106,11 @@ def test_a_message_on_few_samples_is_of_those(tmp_path: Path) -> None:
     with scene_of(made(tmp_path / "run", "fedgh")) as scene:
         for client in range(5):
             own = scene.train(client)
-            message = sent(scene, client, torch.tensor([len(own) - 1]))
+            message = make_message(scene, client, torch.tensor([len(own) - 1]))
             up: Any = message.up
             assert message.n == 1
             assert up.labels.tolist() == [own.y[-1].item()]
-            assert sent(scene, client).n == len(own)
+            assert make_message(scene, client).n == len(own)
 
 
 def test_feature_inversion_needs_the_body(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from headwise.engine.kernels.native import build
+from headwise.engine.kernels.native import library
 from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT, find
 from headwise.engine.kernels.optimizer import Optimizer, Rates, Terms
@@ -19,7 +19,7 @@ from headwise.engine.kernels.training import Feed, NativeKernel
 from headwise.tasks.base import Objective
 from headwise.tasks.classification import CROSS_ENTROPY
 
-BUILDS = [name for name in build.builds() if find(name).library]
+BUILDS = [name for name in library.builds() if find(name).library]
 """that this CPU can run; none where there is no library"""
 
 

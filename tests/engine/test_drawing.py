@@ -14,17 +14,17 @@ import torch
 from scipy import stats
 from torch import nn
 
-from headwise.engine.drawing import drawing
+from headwise.engine.drawing import draw_alike
 
 PROBE = """
 import hashlib
-from headwise.engine.drawing import drawing
+from headwise.engine.drawing import draw_alike
 import torch
 from torch import nn
 digest = hashlib.sha256()
 for make in (lambda: nn.Conv2d(3, 7, 5), lambda: nn.Linear(100, 30), lambda: nn.Embedding(50, 8), lambda: nn.LSTM(4, 5),
              lambda: nn.init.kaiming_normal_(torch.empty(64, 32))):
-    with drawing(3):
+    with draw_alike(3):
         made = make()
     for t in made.parameters() if isinstance(made, nn.Module) else [made]:
         digest.update(t.detach().numpy().tobytes())
@@ -48,7 +48,7 @@ def test_every_instruction_set_of_torch_draws_the_same_weights() -> None:
 
 def test_uniform_draws_are_rounded_once() -> None:
     low, high = np.float32(-0.1), np.float32(0.3)
-    with drawing(5):
+    with draw_alike(5):
         drawn = torch.empty(2000).uniform_(float(low), float(high))
     torch.manual_seed(5)
     width = Fraction(float(high - low))
@@ -61,7 +61,7 @@ def test_uniform_draws_are_rounded_once() -> None:
 
 
 def test_normal_draws_are_normal() -> None:
-    with drawing(7):
+    with draw_alike(7):
         drawn = torch.empty(20_000, dtype=torch.float64).normal_(1.0, 2.0)
     assert stats.kstest(drawn.numpy(), "norm", args=(1.0, 2.0)).pvalue > 0.01
     torch.manual_seed(7)
@@ -74,13 +74,13 @@ def test_the_generator_is_left_as_it_was() -> None:
     torch.manual_seed(1)
     want = torch.rand(3)
     torch.manual_seed(1)
-    with drawing(9):
+    with draw_alike(9):
         nn.Linear(4, 2)
     assert torch.equal(torch.rand(3), want)
 
 
 @pytest.mark.slow
 def test_drawing_does_not_import_the_compiler() -> None:
-    code = "import sys; from headwise.engine.drawing import drawing; from torch import nn\n"
-    code += "with drawing(1): nn.Linear(2, 3)\n"
+    code = "import sys; from headwise.engine.drawing import draw_alike; from torch import nn\n"
+    code += "with draw_alike(1): nn.Linear(2, 3)\n"
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch._dynamo' not in sys.modules"], check=True)

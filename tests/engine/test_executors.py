@@ -12,11 +12,11 @@ import headwise as hw
 from comparing import rows
 from headwise.app import registry
 from headwise.cli import main
+from headwise.engine.executors import local, pool
 from headwise.settings.names import ENGINES, plugins
 
 PACKAGE = """
 from headwise.engine.executors.base import Setup
-from headwise.engine.executors import local, pool
 from headwise.engine.executors.local import Serial
 
 MADE = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from native_chains import BUILDS
 from torch import Tensor, nn
 
-from headwise.engine.kernels.native.autograd import NativeConvolution, stepping
+from headwise.engine.kernels.native.autograd import NativeConvolution, fuse_steps
 from headwise.engine.kernels.native.library import LIMIT
 from headwise.engine.kernels.optimizer import Rates, Terms
 from headwise.engine.kernels.training import PlainKernel, choose
@@ -74,7 +74,7 @@ def test_a_step_is_torchs_whoever_takes_it(lr: float | None) -> None:
 
     def train(net: nn.Module, rate: float | None) -> dict[str, Tensor]:
         weights, dtype = list(net.parameters()), next(net.parameters()).dtype
-        with stepping(rate):
+        with fuse_steps(rate):
             loss = nn.functional.cross_entropy(net(x.to(dtype)), y)
             gradients = torch.autograd.grad(loss, weights, allow_unused=True)
         stepped = [w for w, g in zip(weights, gradients, strict=True) if g is None]
@@ -93,7 +93,7 @@ def test_a_step_is_torchs_whoever_takes_it(lr: float | None) -> None:
 def test_a_weight_that_is_used_twice_gets_its_whole_gradient() -> None:
     layer = nn.Conv2d(16, 16, 3, padding=1)
     fast, x = make_fast(layer), make_samples(2, 16, 1, 1)
-    with stepping(0.1):
+    with fuse_steps(0.1):
         (ours,) = torch.autograd.grad(fast(fast(x)).square().sum(), [fast.weight])
     (theirs,) = torch.autograd.grad(layer(layer(x)).square().sum(), [layer.weight])
     torch.testing.assert_close(ours, theirs)
@@ -117,7 +117,7 @@ def test_only_plain_steps_are_taken_during_the_pass_back(what: str) -> None:
     terms = Terms(0.1) if what == "terms" else None
     kernel = choose(network, (network,), loss, rates, models=(network,), terms=terms)
     assert isinstance(kernel, PlainKernel)
-    assert (kernel._lr is not None) == (what == "plain")
+    assert (kernel.lr is not None) == (what == "plain")
 
 
 def test_hooks_leave_a_convolution_to_torch() -> None:

@@ -12,7 +12,7 @@ import torch
 from native_chains import BUILDS, some_feed
 from torch import nn
 
-from headwise.engine.kernels.native import build, chain, library
+from headwise.engine.kernels.native import chain, library
 from headwise.engine.kernels.native.chain import predict
 from headwise.engine.kernels.optimizer import Rates
 from headwise.engine.kernels.training import choose
@@ -42,8 +42,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A package without a library, and an empty cache, which is returned."""
-    named = build.name_of
-    monkeypatch.setattr(build, "name_of", lambda *more: named("unbuilt", *more))
+    name_of = library.name_of
+    monkeypatch.setattr(library, "name_of", lambda *more: name_of("unbuilt", *more))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "headwise" / "native"
 
@@ -73,7 +73,7 @@ def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, un
         assert library.find("").library is None
         asked = calls.read_text() if calls.exists() else ""
         library._path.cache_clear()
-    assert calls.exists() == bool(build.builds())
+    assert calls.exists() == bool(library.builds())
     assert asked == (calls.read_text() if calls.exists() else "")
     assert all(path.stat().st_size == 0 for path in unbuilt.glob("*"))
 
@@ -84,7 +84,7 @@ def test_what_a_compiler_leaves_that_is_no_library_is_not_used(
     compiler(monkeypatch, tmp_path, 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo broken > "$2"; shift; done')
     found = chain.native()
     assert found.library is None
-    if build.builds():
+    if library.builds():
         assert "can't be loaded" in found.why
         assert [p.suffix for p in unbuilt.glob("*")] == [".so"], "no half-made file is left"
 
@@ -140,11 +140,11 @@ def test_an_unknown_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_source_makes_another_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    name = build.name_of()
-    for source in build.SOURCES:
-        (tmp_path / source).write_text((build.HOME / source).read_text())
-    monkeypatch.setattr(build, "HOME", tmp_path)
-    assert build.name_of() == name
+    name = library.name_of()
+    for source in library.SOURCES:
+        (tmp_path / source).write_text((library.HOME / source).read_text())
+    monkeypatch.setattr(library, "HOME", tmp_path)
+    assert library.name_of() == name
     (tmp_path / "cpu.c").write_text("int x;")
-    assert build.name_of() != name
+    assert library.name_of() != name
     assert os.path.sep not in name

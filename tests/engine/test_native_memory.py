@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from native_chains import BUILDS
 
-from headwise.engine.kernels.native import build
+from headwise.engine.kernels.native import library
 
 pytestmark = pytest.mark.long
 
@@ -23,17 +23,17 @@ DRIVER = Path(__file__).with_name("native_driver.c")
 CHAINS = os.environ.get("HEADWISE_FUZZ", "300")
 FEW = str(int(CHAINS) // 10)
 """valgrind takes a hundred times as long"""
-CC = build.compiler()
+CC = library.compiler()
 ARM_CC, ARM = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
 
 
 def driver(name: str, folder: Path, cc: str | None, flags: tuple[str, ...], *more: str) -> str:
     """The driver, compiled with this build's kernels."""
     assert cc is not None
-    as_ = (f"-DHEADWISE_{name.upper()}", f"-DHEADWISE_BUILD={name}", "-D_POSIX_C_SOURCE=200112L", f"-I{build.HOME}")
+    as_ = (f"-DHEADWISE_{name.upper()}", f"-DHEADWISE_BUILD={name}", "-D_POSIX_C_SOURCE=200112L", f"-I{library.HOME}")
     made = str(folder / f"driver-{name}")
-    sources = str(build.HOME / "chain.c"), str(DRIVER)
-    command = [cc, *build.COMMON, *flags, *more, *as_, *sources, "-o", made, "-lm"]
+    sources = str(library.HOME / "chain.c"), str(DRIVER)
+    command = [cc, *library.COMMON, *flags, *more, *as_, *sources, "-o", made, "-lm"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return made
@@ -51,12 +51,12 @@ def digest(*command: str, chains: str = CHAINS) -> str:
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of this machine's simplest build."""
-    return digest(driver(BUILDS[0], tmp_path_factory.mktemp("usual"), CC, build.builds()[BUILDS[0]]))
+    return digest(driver(BUILDS[0], tmp_path_factory.mktemp("usual"), CC, library.builds()[BUILDS[0]]))
 
 
 @pytest.mark.parametrize("name", BUILDS if CC else [])
 def test_sanitizers_find_nothing(name: str, tmp_path: Path, usual: str) -> None:
-    assert digest(driver(name, tmp_path, CC, build.builds()[name], *SANITIZERS)) == usual
+    assert digest(driver(name, tmp_path, CC, library.builds()[name], *SANITIZERS)) == usual
 
 
 @pytest.mark.parametrize("name", [b for b in BUILDS if b != "avx512"] if CC and shutil.which("valgrind") else [])
@@ -66,10 +66,10 @@ def test_valgrind_finds_nothing(name: str, tmp_path: Path) -> None:
     Valgrind does not know AVX-512. Digests can't be compared: it computes -(a b) + c, `vfnmadd`, as -(a b - c), so that
     its zeros are negative where the CPU's are positive (valgrind 3.19: 54 of 729 sums of nine simple numbers).
     """
-    made = driver(name, tmp_path, CC, build.builds()[name], "-g")
+    made = driver(name, tmp_path, CC, library.builds()[name], "-g")
     assert digest("valgrind", "--quiet", "--error-exitcode=3", made, chains=FEW)
 
 
-@pytest.mark.parametrize("name", build.ARM if CC and BUILDS and ARM_CC and ARM else [])
+@pytest.mark.parametrize("name", library.ARM if CC and BUILDS and ARM_CC and ARM else [])
 def test_an_emulated_arm_cpu_computes_the_same_bits(name: str, tmp_path: Path, usual: str) -> None:
-    assert digest(str(ARM), driver(name, tmp_path, ARM_CC, build.ARM[name], "-static")) == usual
+    assert digest(str(ARM), driver(name, tmp_path, ARM_CC, library.ARM[name], "-static")) == usual

@@ -24,7 +24,7 @@ from ..engine.estimate import is_long
 from ..engine.events import Observer
 from ..engine.executors.base import Executor, Setup
 from ..engine.executors.faulty import Faulty
-from ..engine.host import cores, keep_freed_memory, one_thread, spared_collections, stop_after_round
+from ..engine.host import cores, keep_freed_memory, one_thread, spare_collections, stop_after_round
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
@@ -264,7 +264,7 @@ def _drive(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable
         start = store.load()
         executor = backend.executor(experiment, plan, start.states, folder)
         executor = Faulty(executor, plan) if plan.experiment.faults.inject.shares else executor
-        with closing(executor), spared_collections():
+        with closing(executor), spare_collections():
             everyone = (Diagnostics(folder, plan.method), store, *observers)
             drive(plan, executor, everyone, start=start.progress, interrupted=interrupted)
     return Run(folder)

@@ -21,7 +21,7 @@ from ..data.own.load import MANY
 from ..data.sources.own import Own
 from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split, redraw
 from ..engine.client.scoring import over_clients, score
-from ..engine.drawing import drawing
+from ..engine.drawing import draw_alike
 from ..engine.drift import check_drift
 from ..engine.host import check_device
 from ..engine.plan import Plan
@@ -198,7 +198,7 @@ def _number(who: str, names: Sequence[str], clients: int) -> int:
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
     family: Model = registry.make("model", choice)
-    with drawing(seed_of(experiment.seed, "model", k)):
+    with draw_alike(seed_of(experiment.seed, "model", k)):
         model = family.build(task)
     check_apart(model, "head", f"model is {choice.name!r}")
     model.batchnorm = experiment.buffers

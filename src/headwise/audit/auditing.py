@@ -19,7 +19,7 @@ from ..tasks.registry import kind_of
 from .findings import Finding
 from .inference import infer_labels, infer_members, requested_shares
 from .reconstruction import invert_features, invert_gradients
-from .scene import Scene, scene_of, sent
+from .scene import Scene, make_message, scene_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Field:
 
 def fields(scene: Scene) -> list[Field]:
     """Everything that a client of this run discloses to the server."""
-    up, rows = record_types(type(scene.plan.method)).up, scene.run.rounds
+    up = record_types(type(scene.plan.method)).up
+    rows = scene.run.rounds
     failed = [{c for who in row.get("failed", {}).values() for c in who} for row in rows]
     replies = sum(len(row.get("clients", ())) for row in rows) - sum(map(len, failed))
     uploads = [by_field["up"] for row in rows if (by_field := row.get("fields"))]
@@ -49,7 +50,7 @@ def fields(scene: Scene) -> list[Field]:
         what = "the labels that it holds, to be sent what belongs to them"
         disclosed.append(Field("(requested)", what, 4 * fmean(label_counts), True))
     many = max(range(len(scene.plan.data)), key=lambda c: len(scene.train(c)))
-    same = sent(scene, many).n != len(scene.train(many))
+    same = make_message(scene, many).n != len(scene.train(many))
     what = "the same number for everybody" if same else "how many samples it trained on"
     disclosed.append(Field("(samples)", what, 4.0, True))
     return [*disclosed, Field("(presence)", "that it took part in this round, or failed", 0.0, True)]
@@ -57,7 +58,8 @@ def fields(scene: Scene) -> list[Field]:
 
 def _what(record: type[Record], name: str) -> str:
     """The docstrings of the record and of the field."""
-    text, more = " ".join((inspect.getdoc(record) or "").split()).rstrip("."), field_help(record).get(name)
+    text = " ".join((inspect.getdoc(record) or "").split()).rstrip(".")
+    more = field_help(record).get(name)
     return f"{text}; {name}: {more}" if more else text
 
 

@@ -21,7 +21,7 @@ from ..tasks.base import Objective
 from ..tasks.classification import CROSS_ENTROPY
 from ..tasks.registry import objective_of
 from .findings import Finding, agreement, auc, f1
-from .scene import LabelRequests, Scene, Sent, change, personal, sent
+from .scene import ClientMessage, LabelRequests, Scene, find_change, load_personal_model, make_message
 
 REFERENCES = 4
 """other clients' models used for calibration"""
@@ -35,7 +35,7 @@ def requested_shares(scene: Scene, client: int) -> Tensor | None:
     return _even(bench.labels(client), bench.classes) if client in bench.disclosed else None
 
 
-def named_shares(scene: Scene, message: Sent) -> Tensor | None:
+def named_shares(scene: Scene, message: ClientMessage) -> Tensor | None:
     """Shares of the labels that the message names, by their counts if it has them, else equal."""
     labels: Any = getattr(message.up, "labels", None)
     if not isinstance(labels, Tensor):
@@ -45,9 +45,9 @@ def named_shares(scene: Scene, message: Sent) -> Tensor | None:
     return shares if not isinstance(counts, Tensor) else shares.index_put((labels.long(),), _shares(counts))
 
 
-def shares_from_head(scene: Scene, message: Sent) -> Tensor | None:
+def shares_from_head(scene: Scene, message: ClientMessage) -> Tensor | None:
     """Shares from the change of the head's biases: they grow for labels that the client holds and shrink for others."""
-    update = change(scene, message)
+    update = find_change(scene, message)
     moved = {k: t for k, t in update.moved.items() if k.startswith("head.") and k.endswith("bias")} if update else {}
     last = [*moved.values()][-1:]
     return _shares(last[0].clamp(min=0)) if last and len(last[0]) == scene.plan.data.task.classes else None
@@ -57,7 +57,7 @@ def infer_labels(scene: Scene, clients: Sequence[int]) -> list[Finding]:
     """Infer these clients' labels and their shares in each possible way."""
     ways: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for client in clients:
-        message = sent(scene, client)
+        message = make_message(scene, client)
         truth = _shares(torch.bincount(scene.train(client).y, minlength=scene.plan.data.task.classes))
         for knowing, shares in (
             ("what is requested", requested_shares(scene, client)),
@@ -97,7 +97,8 @@ def _shares(counts: Tensor) -> Tensor:
 @torch.no_grad()
 def losses(model: Predictor, samples: Samples, objective: Objective = CROSS_ENTROPY) -> Tensor:
     """The loss of each sample; the same for all samples if the model diverged."""
-    scores, y = model(samples.x), samples.y
+    scores = model(samples.x)
+    y = samples.y
     if y.dim() == 1:
         each = cross_entropy(scores, y, reduction="none")
     else:
@@ -113,7 +114,7 @@ def infer_members(scene: Scene, clients: Sequence[int]) -> list[Finding]:
         data = scene.plan.data.client(client)
         if client not in scene.states or not len(data.test):
             continue
-        others = [personal(scene, c) for c in [c for c in scene.states if c != client][:REFERENCES]]
+        others = [load_personal_model(scene, c) for c in [c for c in scene.states if c != client][:REFERENCES]]
         usual = [sum(losses(m, part, how) for m in others) / max(len(others), 1) for part in (data.train, data.test)]
         for knowing, model in _models(scene, client):
             mine = [losses(model, part, how) for part in (data.train, data.test)]
@@ -125,7 +126,8 @@ def infer_members(scene: Scene, clients: Sequence[int]) -> list[Finding]:
 
 def _models(scene: Scene, client: int) -> Iterator[tuple[str, Predictor]]:
     """The model that the client uses; and the one it sends, if that is complete."""
-    yield "the personal model", personal(scene, client)
-    update, common = change(scene, sent(scene, client)), scene.plan.common
+    yield "the personal model", load_personal_model(scene, client)
+    update = find_change(scene, make_message(scene, client))
+    common = scene.plan.common
     if update is not None and update.moved.keys() == common.weights().keys():
         yield "the model that is sent", common.given(update.before + update.moved)

@@ -23,7 +23,7 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
 from .findings import Finding, best_match
-from .scene import Scene, Sent, change, personal, sent
+from .scene import ClientMessage, Scene, find_change, load_personal_model, make_message
 
 BATCHES = (1, 2, 8)
 CANDIDATES = 64
@@ -73,7 +73,8 @@ def invert_gradients(scene: Scene, clients: Sequence[int], seed: int = 0) -> lis
     findings: list[Finding] = []
     for size in BATCHES:
         drawn = [(c, _draw_samples(scene, c, size, seed)) for c in clients if len(scene.train(c)) >= size]
-        what, known = f"gradient inversion, batch of {size}", "the message and the labels"
+        what = f"gradient inversion, batch of {size}"
+        known = "the message and the labels"
         findings += _summarize(f"{what}, ratios", "the message", [_by_ratio(scene, c, only, seed) for c, only in drawn])
         findings += _summarize(f"{what}, same direction", known, [_by_angle(scene, c, only, seed) for c, only in drawn])
     whole = [_by_ratio(scene, c, None, seed) for c in clients]
@@ -102,7 +103,8 @@ def _start(scene: Scene, client: int, count: int, seed: int) -> Tensor:
 
 
 def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case | None:
-    update, layer = change(scene, sent(scene, client, only)), first_layer(scene.plan.common)
+    update = find_change(scene, make_message(scene, client, only))
+    layer = first_layer(scene.plan.common)
     if update is None or layer is None or f"{layer}.weight" not in update.moved:
         return None
     truth = scene.train(client).x if only is None else scene.train(client).x[only]
@@ -111,10 +113,12 @@ def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case
 
 
 def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
-    update, model = change(scene, sent(scene, client, only)), scene.plan.common
+    update = find_change(scene, make_message(scene, client, only))
+    model = scene.plan.common
     if update is None or update.moved.keys() != model.weights().keys():  # part of the network stays at the client
         return None
-    truth, y = scene.train(client).x[only], scene.train(client).y[only]
+    truth = scene.train(client).x[only]
+    y = scene.train(client).y[only]
     made = from_whole_gradient(model, update.before, -1.0 * update.moved, _start(scene, client, len(only), seed), y)
     return best_match(truth, made), _compare_guess(scene, client, truth, len(made), seed)
 
@@ -150,8 +154,9 @@ def invert_features(scene: Scene, clients: Sequence[int]) -> list[Finding]:
     """
     rows: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     for client in clients:
-        message = sent(scene, client)
-        labels, means = getattr(message.up, "labels", None), getattr(message.up, "means", None)
+        message = make_message(scene, client)
+        labels = getattr(message.up, "labels", None)
+        means = getattr(message.up, "means", None)
         if labels is None or means is None:
             return []
         own, others = (
@@ -175,13 +180,13 @@ def invert_features(scene: Scene, clients: Sequence[int]) -> list[Finding]:
     return findings
 
 
-def _models(scene: Scene, client: int, message: Sent) -> Iterator[tuple[str, SplitModel]]:
+def _models(scene: Scene, client: int, message: ClientMessage) -> Iterator[tuple[str, SplitModel]]:
     """Networks like the client's, by what the attacker must know to have them."""
     kinds = len(scene.plan.models)  # clients have these architectures in turn
     other = next((c for c in scene.states if c != client and c % kinds == client % kinds), None)
     models = {
         "the client's body": message.model,
-        "another client's body": None if other is None else personal(scene, other),
+        "another client's body": None if other is None else load_personal_model(scene, other),
         "the initial body": scene.plan.models[client % kinds],
     }
     for knowing, model in models.items():

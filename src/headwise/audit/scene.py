@@ -53,7 +53,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Sent:
+class ClientMessage:
     """What a client was sent, what it answered, and what it then used."""
 
     down: Record
@@ -101,7 +101,7 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
         yield Scene(run, plan, checkpoint.progress.t, checkpoint.progress.server, checkpoint.states)
 
 
-def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
+def make_message(scene: Scene, client: int, only: Tensor | None = None) -> ClientMessage:
     """What this client would send next; if `only` is given, trained on these samples in one batch and one epoch."""
     plan = scene.plan
     if only is not None:
@@ -110,16 +110,16 @@ def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
     assert answer.up is not None and state is not None  # a failing client raises
-    return Sent(down, answer.up, answer.n, make_personal_model(plan, client, scene.t, state, down))
+    return ClientMessage(down, answer.up, answer.n, make_personal_model(plan, client, scene.t, state, down))
 
 
-def personal(scene: Scene, client: int) -> Predictor:
+def load_personal_model(scene: Scene, client: int) -> Predictor:
     """The client's personal model after a fresh download."""
     down = scene.plan.method.broadcast(scene.server, client, ServerBench(scene.plan, scene.t))
     return make_personal_model(scene.plan, client, scene.t, scene.states[client], down)
 
 
-def change(scene: Scene, message: Sent) -> ModelChange | None:
+def find_change(scene: Scene, message: ClientMessage) -> ModelChange | None:
     """How a client changed what it was sent; None if it sends no parameters of the network.
 
     If what it sends is closer to zero than to what it was sent, it is not a model but a gradient.
@@ -139,7 +139,8 @@ def _params(record: Record) -> list[Params]:
 
 def _only(data: Clients, client: int, kept: Tensor) -> Clients:
     """The same clients, except that this one has only these training samples."""
-    first, (train, _, last) = data.start(client), data.ends[client]
+    first = data.start(client)
+    train, _, last = data.ends[client]
     index = torch.cat([torch.arange(first), first + kept, torch.arange(train, len(data.y))])
     less = train - first - len(kept)
     ends = data.ends - less * (data.ends >= train) * (np.arange(len(data)) >= client)[:, None]

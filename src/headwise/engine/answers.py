@@ -40,7 +40,8 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
     """Train these clients; `faults.on_failure` decides what a failure leads to."""
     if not jobs:  # everyone drawn is absent, or a trace leaves the round empty
         return Outcome({}, {})
-    faults, t = plan.experiment.faults, jobs[0].t
+    faults = plan.experiment.faults
+    t = jobs[0].t
     policy = faults.reaction
     answers: dict[int, Answer] = {}
     failed: list[tuple[int, Failure]] = []
@@ -91,7 +92,8 @@ def _collect_answers(
     tell: Observer,
 ) -> None:
     """Take one answer for each job."""
-    t, answered = jobs[0].t, set[int]()
+    t = jobs[0].t
+    answered = set[int]()
     expected = {job.client for job in jobs}
     for a in executor.run(jobs):
         who = f"client {a.client}"
@@ -140,7 +142,8 @@ def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
 
 def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     """What is wrong with an answer, whatever the others sent: a reason to count by, and words for the sentence."""
-    up, faults = answer.up, plan.experiment.faults
+    up = answer.up
+    faults = plan.experiment.faults
     if up is None or type(up) is not answer_type(answer.kind, record_types(type(plan.method))):
         return "names", f"a {type(up).__name__}"
     if type(answer.n) is not int or not 0 <= answer.n <= faults.max_samples:

@@ -1,7 +1,7 @@
 """Initial weights that are the same on every CPU.
 
 torch scales its uniform draws with or without FMA, and computes normal ones with the logarithm of its instruction set.
-While `drawing` is active, both are computed in float64 from torch's raw uniform numbers (which are the same
+While `draw_alike` is active, both are computed in float64 from torch's raw uniform numbers (which are the same
 everywhere), one correctly rounded operation at a time. Uniform draws equal those of torch's vector code to the bit.
 """
 
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @contextmanager
-def drawing(seed: int) -> Iterator[None]:
+def draw_alike(seed: int) -> Iterator[None]:
     """Seeds torch's CPU generator and restores it afterwards."""
     with torch.random.fork_rng(devices=[]), _SameEverywhere():
         torch.manual_seed(seed)

@@ -76,7 +76,8 @@ def drive(
             break
         ended = _round(plan, executor, now, tell, stored)
         if census_bytes:
-            ended.row["bytes_census"], census_bytes = census_bytes, 0
+            ended.row["bytes_census"] = census_bytes
+            census_bytes = 0
         stored = time.perf_counter()
         tell(ended)
         stored = time.perf_counter() - stored

@@ -29,9 +29,12 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor, objective: Objective =
 
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
     """The median time of a training step of the first network, by the kernel that will train it."""
-    train, model = plan.experiment.train, replica(plan.models[0], {})
+    train = plan.experiment.train
+    model = replica(plan.models[0], {})
     size = min(train.batch, len(plan.data.y))
-    x, y, batch = plan.data.x[:size], plan.data.y[:size], torch.arange(size).unsqueeze(0)
+    x = plan.data.x[:size]
+    y = plan.data.y[:size]
+    batch = torch.arange(size).unsqueeze(0)
     kernel = choose(
         *(model, [model], None, Rates(0.0)),
         models=[model],
@@ -50,7 +53,8 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
 
 def training_seconds(plan: Plan) -> float:
     """How long all rounds of plain training would take in one process."""
-    run, n = plan.experiment, len(plan.data)
+    run = plan.experiment
+    n = len(plan.data)
     mean = sum(plan.data.sizes(c)[0] for c in range(n)) / n
     each = run.train.steps or run.train.epochs * mean / run.train.batch
     steps = run.rounds * run.sampling.ratio * n * each

@@ -35,7 +35,11 @@ class Evaluation:
         answers: Mapping[int, Answer],
         last: Mapping[int, PartScores],
     ) -> None:
-        self.plan, self.executor, self.tell, self.server, self.t = plan, executor, tell, server, t
+        self.plan = plan
+        self.executor = executor
+        self.tell = tell
+        self.server = server
+        self.t = t
         self.answers = answers
         self.scores: dict[str, dict[int, PartScores]] = {}
         if "post" in plan.experiment.evaluate.moments:

@@ -122,7 +122,7 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def spared_collections() -> Iterator[None]:
+def spare_collections() -> Iterator[None]:
     """Keep the collector from scanning what exists now: that costs a sixth of a round of small clients."""
     gc.freeze()
     try:

@@ -120,10 +120,12 @@ def _alone(plan: Plan, client: int, t: int, epochs: int) -> Adapted:
 
 def _standalone(plan: Plan, client: int, rounds: int) -> Adapted:
     """To the bit what the method standalone gives this client, if it trains in each of these rounds."""
-    state, passes = None, 0.0
+    state = None
+    passes = 0.0
     for t in range(1, rounds + 1):
         local = ClientBench(plan, client, t, purpose="fit", kept=Params(), trained=t - 1)
         m = local.init() if state is None else local.model(state)
         local.sgd(m)
-        state, passes = m.state(), passes + local.samples[0] / max(local.n, 1)
+        state = m.state()
+        passes = passes + local.samples[0] / max(local.n, 1)
     return Adapted(m, passes)  # pyright: ignore[reportPossiblyUnboundVariable]

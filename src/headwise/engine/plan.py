@@ -77,7 +77,8 @@ class Plan:
     @cached_property
     def clients(self) -> Sequence[int]:
         """The clients that take part."""
-        outside, everyone = {*self.newcomers, *self.data.absent}, range(len(self.data))
+        outside = {*self.newcomers, *self.data.absent}
+        everyone = range(len(self.data))
         return [c for c in everyone if c not in outside] if outside else everyone
 
     @cached_property
@@ -112,7 +113,8 @@ class Plan:
     @cached_property
     def trace(self) -> Trace:
         """The clients of each round; empty if all clients take part. Only the server reads it."""
-        path, names = self.experiment.sampling.trace, self.data.names
+        path = self.experiment.sampling.trace
+        names = self.data.names
         return read_trace(Path(path), len(self.data), names, self.experiment.rounds) if path else ()
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
@@ -123,7 +125,8 @@ class Plan:
 
     def objective(self, y: Tensor) -> Objective:
         """The loss of a client with these training targets."""
-        task, train = self.data.task, self.experiment.train
+        task = self.data.task
+        train = self.experiment.train
         if train.class_weights == "balanced":
             return kind_of(task).balance(task, y, train.label_smoothing)
         return objective_of(task, train.class_weights, train.label_smoothing, self.device)

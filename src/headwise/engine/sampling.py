@@ -104,7 +104,8 @@ def participants(plan: Plan, t: int) -> list[int]:
     outside = set(newcomers(plan.experiment, len(plan.data)))
     eligible = plan.trace[t - 1] if plan.trace else range(len(plan.data))
     pool = [c for c in eligible if c not in outside] if outside else eligible
-    at, rounds = plan.at(t), plan.at(plan.experiment.rounds)
+    at = plan.at(t)
+    rounds = plan.at(plan.experiment.rounds)
     everyone = plan.method.draws_everyone(at, rounds)
     drawn = range(len(pool)) if everyone else sample(plan.experiment.sampling, len(pool), plan.experiment.seed, at)
     return [pool[i] for i in drawn if pool[i] not in plan.data.absent]

@@ -12,7 +12,7 @@ from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
-from .drawing import drawing
+from .drawing import draw_alike
 from .host import move_to
 from .kernels.native.autograd import accelerate
 from .plan import Plan
@@ -48,7 +48,7 @@ class Tools:
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
         seed = seed_of(self._plan.experiment.seed, "draw", *key)
-        with _DRAWING, drawing(seed):  # clients in threads share torch's generator
+        with _DRAWING, draw_alike(seed):  # clients in threads share torch's generator
             return move_to(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:

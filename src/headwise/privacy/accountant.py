@@ -12,7 +12,8 @@ from ..errors import ConfigError
 
 ORDERS = (*(1 + k / 10 for k in range(1, 110)), *range(12, 64), *(2**k for k in range(6, 15)))
 """orders of Renyi divergences to choose from; with sampling, the highest are slow and never the best"""
-FAINT, NONE = 1e-3, 1e-100
+FAINT = 1e-3
+NONE = 1e-100
 """below FAINT, noise earns no credit for sampling, as Opacus's sums may not converge; below NONE it is no noise"""
 
 

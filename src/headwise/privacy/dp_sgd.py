@@ -18,7 +18,7 @@ from ..contract.benches import Local
 from ..engine.client.client_bench import ClientBench, halves, parts_of, rates_of
 from ..engine.host import move_to, samples_on
 from ..engine.kernels.optimizer import Optimizer
-from ..engine.kernels.training import learning
+from ..engine.kernels.training import train_only
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan
 from ..errors import AccountingError, ConfigError
@@ -89,7 +89,10 @@ class PrivateTraining:
     """One client's training in one round; refuses more than `epochs` epochs, unless that is None."""
 
     def __init__(self, mechanism: DPSGD, plan: Plan, local: ClientBench, epochs: int | None) -> None:
-        self._mechanism, self._plan, self._local, self._left = mechanism, plan, local, epochs
+        self._mechanism = mechanism
+        self._plan = plan
+        self._local = local
+        self._left = epochs
         self._data = samples_on(plan.data.client(local.client).train, plan.device)
         self._secret = noise_source(mechanism.source, plan.experiment.seed, local.client, local.t)
 
@@ -116,7 +119,7 @@ class PrivateTraining:
         model, body = halves(models, parts)
         x = self._data.x if body is None else self._local.features(body)
         steps = passes * steps_per_epoch(len(x), self._plan.experiment.train)
-        with self._local.clock("training"), learning(models, parts):
+        with self._local.clock("training"), train_only(models, parts):
             self._descend(model, parts, x, steps, self._local.lr if lr is None else lr)
         return steps
 
@@ -132,7 +135,8 @@ class PrivateTraining:
         from opacus.optimizers import DPOptimizer
         from opacus.validators import ModuleValidator
 
-        train, n = self._plan.experiment.train, len(x)
+        train = self._plan.experiment.train
+        n = len(x)
         size = batch_size(n, train)
         for part in parts:
             part.train()

@@ -32,7 +32,9 @@ class _Fence:
     """Refuses whatever is not on the list, so a new primitive is refused until somebody allows it."""
 
     def __init__(self, inner: object, allows: Collection[str], refusal: Callable[[str], str]) -> None:
-        self._inner, self._allows, self._refusal = inner, allows, refusal
+        self._inner = inner
+        self._allows = allows
+        self._refusal = refusal
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in dir(self._inner):
@@ -119,7 +121,8 @@ class ClientGaussian(Mechanism):
         norm = float(value.map(Tensor.double).sq_norm().sqrt())
         shrink = min(1.0, self.clip / norm) if norm > 0 else 1.0
         if not norm < float("inf"):  # a diverged model would reveal that it did: send zeros
-            value, shrink = value.zeros(), 1.0
+            value = value.zeros()
+            shrink = 1.0
         scale = self.noise * 2 * self.clip
         return value.map(lambda d: d * shrink + (scale * gaussian(d.shape, rng)).to(d.dtype))
 

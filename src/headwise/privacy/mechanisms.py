@@ -47,7 +47,8 @@ ROUNDS = 2
 def protect_plan(plan: Plan) -> Plan:
     """The plan with its mechanism; raises `ConfigError` if the method's privacy can't be accounted for."""
     experiment = plan.experiment
-    privacy, name = experiment.privacy, experiment.method.name
+    privacy = experiment.privacy
+    name = experiment.method.name
     if privacy.clip is None:
         return plan
     clip = f"privacy.clip is {privacy.clip:g}" + f" and privacy.level {privacy.level!r}" * (privacy.level != "client")
@@ -90,7 +91,8 @@ def rehearse(plan: Plan) -> int:
 
 def _small(plan: Plan) -> Plan:
     """The plan with at least two clients, one or more per architecture, and with blank samples."""
-    count, task = max(2, len(plan.models)), plan.data.task
+    count = max(2, len(plan.models))
+    task = plan.data.task
     x = torch.zeros(count, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32)
     data = Clients(task, x, kind_of(task).blank(task, count), np.arange(1, count + 1).repeat(3).reshape(-1, 3))
     whole = replace(plan.experiment.train, drop_last=False)  # or one sample would give no batch

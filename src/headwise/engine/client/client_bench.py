@@ -115,7 +115,8 @@ class ClientBench:
         for m in train:  # a single sample has no variance to normalise with
             m.train(not (norms and self.n == 1))
         for i in self._draw_lazily(epochs, size or self._settings.batch, drop_single=norms):
-            batch, y = x[i], self._train.y[i]
+            batch = x[i]
+            y = self._train.y[i]
             if changes:
                 batch, y = augment(batch, y, changes, self._changes)
             yield batch if frozen is None else _frozen(frozen, batch), y
@@ -239,7 +240,8 @@ class ClientBench:
         return features
 
     def class_means(self, body: nn.Module) -> ClassMeans:
-        features, y = self.features(body), self._train.y
+        features = self.features(body)
+        y = self._train.y
         labels = self.class_counts.nonzero().flatten()
         means = torch.stack([features[y == label].mean(0) for label in labels])
         return ClassMeans(labels.int(), means)

@@ -113,7 +113,8 @@ def restore_trained_model(plan: Plan, client: int, t: int, state: ClientState, d
     assert isinstance(model, nn.Module)
     for name, value in state.model.items():
         at, _, last = name.rpartition(".")
-        part, here = model.get_submodule(at), move_to(value, plan.device)
+        part = model.get_submodule(at)
+        here = move_to(value, plan.device)
         setattr(part, last, here if last in part._buffers else nn.Parameter(here))  # shapes may differ
     return model
 

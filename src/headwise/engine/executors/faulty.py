@@ -25,7 +25,9 @@ class Faulty:
     def __init__(self, inner: Executor, plan: Plan) -> None:
         self._inner = inner
         self._plan = plan
-        self.workers, self.states, self.clock = inner.workers, inner.states, inner.clock
+        self.workers = inner.workers
+        self.states = inner.states
+        self.clock = inner.clock
         self._attempts: Counter[tuple[int, int]] = Counter()
         """how often a client trained in a round: a retry may succeed"""
 

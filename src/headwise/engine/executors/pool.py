@@ -76,7 +76,8 @@ class Pool:
         for group in balance(jobs, self._plan, self.workers):
             packed: list[_PackedJob] = []
             for job in group:
-                down, own = ("down", id(job.down)), ("state", job.client)
+                down = ("down", id(job.down))
+                own = ("state", job.client)
                 if down not in sent:  # the same record for many clients is written once
                     sent[down] = self._shelf.put(encode(job.down))
                 if own not in sent and (state := self.states.encode(job.client)) is not None:

@@ -43,7 +43,8 @@ class Terms(NamedTuple):
 
     def add(self, weight: Tensor, gradient: Tensor | None) -> Tensor | None:
         """A weight that the loss does not reach moves by its term alone."""
-        anchor, shift = self.anchors.get(id(weight)), self.shifts.get(id(weight))
+        anchor = self.anchors.get(id(weight))
+        shift = self.shifts.get(id(weight))
         if anchor is None and shift is None:
             return gradient
         total = torch.zeros_like(weight) if gradient is None else gradient

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...tasks.base import Objective
 from ...tasks.classification import CROSS_ENTROPY
-from .native.autograd import stepping
+from .native.autograd import fuse_steps
 from .native.chain import Binding, NativeRates, native, native_rates, train_chain
 from .native.layers import chain_of, count_flops, weights_of
 from .native.library import Library
@@ -128,9 +128,9 @@ class PlainKernel(Kernel):
         if not self.optimizer.weights:
             return 0
         steps = 0
-        with learning(self.models, self.parts):
+        with train_only(self.models, self.parts):
             for x, y in feed.batches():
-                with stepping(self.lr):
+                with fuse_steps(self.lr):
                     self.optimizer.step(self.loss(x, y))
                 if self.project is not None:
                     with torch.no_grad():
@@ -140,7 +140,7 @@ class PlainKernel(Kernel):
 
 
 @contextmanager
-def learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
+def train_only(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
     """Only `parts` get gradients. All modules are in evaluation mode, so that running statistics don't change."""
     for m in models:
         m.eval().requires_grad_(False)

@@ -156,7 +156,7 @@ class FusedSteps:
 
 
 @contextmanager
-def stepping(lr: float | None) -> Iterator[None]:
+def fuse_steps(lr: float | None) -> Iterator[None]:
     """Inside, one loss is computed and differentiated; with a rate, convolutions step along their gradients at once.
 
     So nothing is written for weights that only meet padding, and no gradient is stored: in a ResNet-18 on small images,

@@ -109,7 +109,9 @@ def train_chain(
 
     `samples` is what `Feed.whole` returns.
     """
-    x, y, batches = samples[0], samples[1], samples[2].contiguous()
+    x = samples[0]
+    y = samples[1]
+    batches = samples[2].contiguous()
     x, chain = lay_out(layers, x, binding)
     goal, tensors = _goal(objective, y, len(x), chain[-1].oc)
     steps, size = batches.shape
@@ -144,7 +146,8 @@ def predict(network: nn.Module, x: Tensor) -> Tensor | None:
     if layers is None or library is None:
         return None
     x, chain = lay_out(layers, x, Binding())
-    out, rows = x.new_empty(len(x), math.prod(chain[-1].image)), max(1, min(ROWS, len(x)))
+    out = x.new_empty(len(x), math.prod(chain[-1].image))
+    rows = max(1, min(ROWS, len(x)))
     memory = scratch(library.bytes(chain, len(chain), rows, None))
     library.predict(chain, len(chain), address(x), len(x), rows, out.data_ptr(), memory)
     return out
@@ -186,8 +189,11 @@ def _check(limit: str) -> Lookup:
 
 def difference(library: Library) -> float:
     """The largest difference to autograd's weights after two training steps of a network with every kind of layer."""
-    ours, theirs = _example_network(), _example_network()
-    x, y, lr = _waves(5, 2, 17, 16), torch.arange(5) % 17, 0.1
+    ours = _example_network()
+    theirs = _example_network()
+    x = _waves(5, 2, 17, 16)
+    y = torch.arange(5) % 17
+    lr = 0.1
     batches = torch.tensor([[3, 0, 4], [1, 2, -1]])
     weights = [p for layer in theirs for p in layer.parameters()]
     trained = {id(p) for layer in ours for p in layer.parameters()}

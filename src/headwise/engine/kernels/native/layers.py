@@ -70,8 +70,14 @@ def _maximum(layer: nn.MaxPool2d, shape: Shape, before: NativeLayer | None) -> N
     if before is None or before.kind != CONVOLUTION or before.pooled:
         return made
     before.pooled = 1
-    before.mh, before.mw, before.msh, before.msw = made.kh, made.kw, made.sh, made.sw
-    before.mph, before.mpw, before.qh, before.qw = made.ph, made.pw, made.oh, made.ow
+    before.mh = made.kh
+    before.mw = made.kw
+    before.msh = made.sh
+    before.msw = made.sw
+    before.mph = made.ph
+    before.mpw = made.pw
+    before.qh = made.oh
+    before.qw = made.ow
     return None
 
 
@@ -92,7 +98,9 @@ def _window_layer(kind: int, layer: Any, shape: Shape, channels: int, *, ceiling
     """A layer that moves a window over images; one that would start beyond the image does not count."""
     if len(shape) != 3:
         raise MisfitError(f"pooling takes images, not {shape}")
-    kernel, stride, padding = _pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding)
+    kernel = _pair(layer.kernel_size)
+    stride = _pair(layer.stride)
+    padding = _pair(layer.padding)
     out: list[int] = []
     for size, k, s, p in zip(shape[1:], kernel, stride, padding, strict=True):
         count = (size + 2 * p - k + (s - 1 if ceiling else 0)) // s + 1
