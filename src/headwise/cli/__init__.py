@@ -24,6 +24,7 @@ VERBS = {
     "choose": "find out which method suits your data",
     "compare": "run several methods on the same partitions",
     "tune": "search settings on validation samples",
+    "league": "compare all methods on small federations that differ in kind",
     "reproduce": "run a published table and compare with its printed numbers",
     "export": "write a run's models as folders that load anywhere",
     "predict": "predict samples with an exported model",

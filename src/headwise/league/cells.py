@@ -1,0 +1,229 @@
+"""One cell of a league: a method with its default or tuned settings, on one draw of a federation."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from .. import __version__
+from ..app.code import collect_code
+from ..app.launch import run_or_resume
+from ..app.registry import find, resolve_all
+from ..app.tune import tune
+from ..disk.files import digest, read_json, write_json
+from ..disk.jsontext import to_json
+from ..errors import HeadwiseError, RunError
+from ..log.metrics import Metric
+from ..runs.manifest import machine
+from ..runs.query import Run
+from ..settings.experiment import Experiment, with_settings
+from .federations import Federation
+
+Kind = Literal["default", "tuned"]
+KINDS: tuple[Kind, ...] = ("default", "tuned")
+TUNING_DRAW = 1000
+"""settings are tuned on validation samples of this draw, which is none of those that count"""
+TRIALS = 10
+JOINED = (0, 1, 5)
+"""epochs after which new clients are measured"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    federation: Federation
+    method: str
+    draw: int
+    setting: Kind = "default"
+
+    @property
+    def name(self) -> str:
+        """Of its method, as a file name; an edited file of a user's own gets another one."""
+        code = collect_code(self.federation.experiment(self.method, 0)).label
+        return re.sub(r"[^\w.=-]+", "-", self.method) + (f"-{code}" if code else "")
+
+    def path(self, folder: Path) -> Path:
+        return folder / "cells" / self.federation.name / f"{self.name}-{self.setting}-d{self.draw}.json"
+
+    @property
+    def command(self) -> str:
+        """Repeats it alone."""
+        words = ["headwise", "league", self.federation.source, "--methods", self.method, "--draw", str(self.draw)]
+        words += ["--settings", self.setting] if self.setting != "default" else []
+        return shlex.join([*words, "--out", "runs/cell", "--keep-runs"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a cell measured; the fields are the columns of the CSV."""
+
+    federation: str
+    kind: str
+    method: str
+    family: str
+    setting: str
+    draw: int
+    metric: str = ""
+    better: str = "up"
+    mean_client: float | None = None
+    worst_tenth: float | None = None
+    validation: float | None = None
+    """mean client on validation samples"""
+    new_clients: dict[str, float] = field(default_factory=dict[str, float])
+    """mean new client, by epochs after joining; and with local training for as long as the run"""
+    kb_down: float | None = None
+    """per participating client and round"""
+    kb_up: float | None = None
+    cpu_seconds: float | None = None
+    clients: int = 0
+    samples: float = 0.0
+    """median training samples of a client"""
+    classes: float = 0.0
+    """median classes of a client's training samples"""
+    floor: float | None = None
+    same_clients: bool = False
+    """whether client k is the same in all draws"""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """what tuning changed"""
+    error: str = ""
+    """why there is no score"""
+    headwise: str = __version__
+    numerics: int = 0
+    federation_hash: str = ""
+    machine: str = ""
+    scores: list[float | None] = field(default_factory=list[float | None])
+    """of each client on its test samples; none of new ones"""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+COLUMNS = tuple(f.name for f in fields(Result))
+
+
+def read_result(path: Path) -> Result:
+    values = read_json(path)
+    if not isinstance(values, dict) or {*values} != {*COLUMNS}:
+        raise RunError(f"{path} is damaged: it is not the result of a cell.")
+    return Result(**values)
+
+
+def hash_of(federation: Federation) -> str:
+    return digest(to_json(federation.values, sort_keys=True).encode())[:8]
+
+
+def run_cell(cell: Cell, folder: Path, data_dir: Path, *, keep: bool) -> Result:
+    """Run it, and store its result; why a method can't run here is a result."""
+    family: str = find("method", cell.method).family
+    about = {
+        "federation": cell.federation.name,
+        "kind": cell.federation.kind,
+        "method": cell.method,
+        "family": family,
+        "setting": cell.setting,
+        "draw": cell.draw,
+        "numerics": collect_code(cell.federation.experiment(cell.method, 0)).numerics,
+        "federation_hash": hash_of(cell.federation),
+        "machine": machine(),
+    }
+    place = folder / ("runs" if keep else "running") / cell.path(folder).relative_to(folder / "cells").with_suffix("")
+    if not keep:
+        shutil.rmtree(place, ignore_errors=True)  # of a session that was killed
+    try:
+        settings = tuned_settings(cell, folder, data_dir) if cell.setting == "tuned" else {}
+        experiment = with_settings(resolve_all(cell.federation.experiment(cell.method, cell.draw)), settings)
+        began = time.process_time()
+        run = run_or_resume(experiment, place, data_dir=data_dir)
+        if not run.complete:
+            raise InterruptedRunError(f"{place} ended early ({run.ended}): repeat the command to continue.")
+        result = Result(**about, settings=settings, **measure(run, experiment, time.process_time() - began))
+    except InterruptedRunError:
+        raise
+    except HeadwiseError as error:
+        result = Result(**about, error=str(error))
+    path = cell.path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result.plain())
+    if not keep:
+        shutil.rmtree(place, ignore_errors=True)
+    return result
+
+
+class InterruptedRunError(RunError):
+    """The user stopped a run; the cell is run again."""
+
+
+def measure(run: Run, experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """The columns that a run fills."""
+    metric = run.metric
+    test = run.last_scores().get("pre", {})
+    if not test:
+        raise RunError("it diverged: no client has a score on test samples.")
+    scores = [test.get(c) for c in range(run.manifest["experiment"]["clients"])]
+    known = sorted(test.values(), key=lambda v: metric.gain(v, 0.0))
+    validation = [*run.last_scores("val").get("pre", {}).values()]
+    rows = run.rounds
+    parts = sum(len(row["clients"]) for row in rows) or 1
+    train = [row for row in run.partition["train"] if sum(row)]
+    return {
+        "metric": metric.name,
+        "better": metric.better,
+        "mean_client": fmean(known),
+        "worst_tenth": fmean(known[: max(len(known) // 10, 1)]),
+        "validation": fmean(validation) if validation else None,
+        "new_clients": _new_clients(run, metric),
+        "kb_down": sum(row["bytes_down"] for row in rows) / parts / 1024,
+        "kb_up": sum(row["bytes_up"] for row in rows) / parts / 1024,
+        "cpu_seconds": round(seconds, 3),
+        "clients": len(scores),
+        "samples": float(median(sum(row) for row in train)),
+        "classes": float(median(sum(n > 0 for n in row) for row in train)),
+        "floor": run.floor,
+        "same_clients": experiment.partition.name == "natural",
+        "scores": scores,
+    }
+
+
+def _new_clients(run: Run, metric: Metric) -> dict[str, float]:
+    measured = run.new_clients
+    means: dict[str, float] = {}
+    for row in measured["rows"] if measured else ():
+        scores = [s[metric.name] for s in row["each"] if s and s.get(metric.name) is not None]
+        if scores and row["model"] == "joined" and row["epochs"] in JOINED:
+            means[f"{row['epochs']:g} epochs"] = fmean(scores)
+        elif scores and row["model"] == "standalone":
+            means["local training"] = fmean(scores)
+    return means
+
+
+def tuned_settings(cell: Cell, folder: Path, data_dir: Path) -> dict[str, Any]:
+    """The best of a few trials; searched once per method and federation."""
+    path = folder / "tuned" / cell.federation.name / f"{cell.name}.json"
+    if path.exists():
+        known: Any = read_json(path)
+        if not isinstance(known, Mapping):
+            raise RunError(f"{path} is damaged: it is not a table of settings.")
+        return dict(known)
+    with tempfile.TemporaryDirectory() as home:
+        base = cell.federation.experiment(cell.method, TUNING_DRAW)
+        result = tune(base, trials=TRIALS, out=Path(home) / "tune", data_dir=data_dir)
+    changed = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in result.best["settings"].items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, changed)
+    return changed
+
+
+def parse_column(name: str, text: str) -> Any:
+    """A value of the CSV."""
+    kind = {f.name: f.type for f in fields(Result)}[name]
+    if kind in ("str",):
+        return text
+    return json.loads(text) if text else None

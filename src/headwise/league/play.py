@@ -1,0 +1,101 @@
+"""Plays a league: runs the cells that are missing in its folder, and reads those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..app.code import collect_code
+from ..app.prepare import prepare
+from ..app.registry import resolve
+from ..disk.files import explain_write_errors
+from ..errors import ConfigError, DataError
+from ..settings.choices import Choice
+from ..settings.names import list_names
+from .cells import KINDS, Cell, Kind, Result, hash_of, read_result, run_cell
+from .federations import Federation
+
+DRAWS = 5
+Note = Callable[[str], None]
+"""is called with a line about each cell that ended"""
+
+
+@dataclass(frozen=True)
+class League:
+    """The results so far, and what is missing."""
+
+    results: tuple[Result, ...]
+    missing: tuple[Cell, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    """federations whose data are missing, and why"""
+
+
+def play(
+    federations: Sequence[Federation],
+    folder: Path,
+    data_dir: Path,
+    *,
+    methods: Sequence[str] = (),
+    settings: Sequence[Kind] = ("default",),
+    draws: Sequence[int] = range(DRAWS),
+    run: bool = True,
+    keep: bool = False,
+    note: Note = lambda line: None,
+) -> League:
+    """Run all cells of these federations, methods, settings and draws that are not in the folder yet.
+
+    Draws come first, so that a league that is stopped early has all methods on the same draws.
+    """
+    names = [*methods] or list_names("method")
+    for name in names:
+        resolve("method", Choice.parse(name, "method"))  # refuses wrong names and options before the first run
+    if wrong := [s for s in settings if s not in KINDS]:
+        raise ConfigError(f"settings is {wrong[0]!r}, but must be default, tuned, or both with a comma.")
+    left_out = {f.name: reason for f in federations if (reason := _why_left_out(f, data_dir))}
+    able = [f for f in federations if f.name not in left_out]
+    cells = [Cell(f, name, draw, s) for draw in draws for s in settings for f in able for name in names]
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    missing = [cell for cell in cells if not cell.path(folder).exists()]
+    for cell in cells:
+        if cell.path(folder).exists():
+            _check_same(cell, folder)
+    if run:
+        for k, cell in enumerate(missing):
+            result = run_cell(cell, folder, data_dir, keep=keep)
+            note(f"{k + 1} of {len(missing)}: {_describe(cell, result)}")
+        missing = []
+    done = [read_result(cell.path(folder)) for cell in cells if cell.path(folder).exists()]
+    return League(tuple(done), tuple(missing), left_out)
+
+
+def read_folder(folder: Path) -> list[Result]:
+    """All results in the folder of a league."""
+    return [read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))]
+
+
+def _why_left_out(federation: Federation, data_dir: Path) -> str:
+    try:
+        prepare(federation.experiment("fedavg", 0), data_dir)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _check_same(cell: Cell, folder: Path) -> None:
+    """Refuse a folder whose cells were run on another federation, or by code that computes something else."""
+    before = read_result(cell.path(folder))
+    now = {
+        "federation_hash": hash_of(cell.federation),
+        "numerics": collect_code(cell.federation.experiment(cell.method, 0)).numerics,
+    }
+    if differ := [name for name, value in now.items() if getattr(before, name) != value]:
+        raise ConfigError(f"{cell.path(folder)} has another {differ[0].replace('_', ' ')}: choose another --out.")
+
+
+def _describe(cell: Cell, result: Result) -> str:
+    what = f"{cell.federation.name}, {cell.method}, {cell.setting}, draw {cell.draw}"
+    if result.mean_client is None:
+        return f"{what}: {result.error}"
+    return f"{what}: mean client {result.mean_client:.4g}, {result.cpu_seconds:.1f} CPU seconds"
