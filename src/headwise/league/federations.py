@@ -15,7 +15,7 @@ HOME = Path(__file__).parent
 FIELDS = ("title", "kind", "experiment")
 GIVEN = ("method", "seed", "data_seed", "engine")
 """settings that a cell decides, not the federation"""
-EVALUATE = {"every": 5, "moments": ["pre"], "start": False, "keep": []}
+EVALUATE = {"every": 10**6, "moments": ["pre"], "start": False, "keep": []}
 
 
 @dataclass(frozen=True)
