@@ -162,3 +162,10 @@ def test_clients_are_combined_as_the_metric_says() -> None:
     scores = {"a": np.array([[[3.0, 4.0]]]), "b": np.array([[[0.0, 0.0]]])}
     cells = Cells(scores, np.array([[1.0, 1.0]]), aggregate=lambda v, n: float(np.sqrt((v**2 * n).sum() / n.sum())))
     assert cells.mean("a").value == pytest.approx(math.sqrt(12.5))
+
+
+def test_a_method_is_not_ahead_of_itself() -> None:
+    cells = simulate(np.random.default_rng(3), draws=4, seeds=1, clients=5)
+    name = next(iter(cells.scores))
+    assert cells.difference(name, name) == Interval(0.0, 0.0, 0.0)
+    assert cells.standard_error(name, name) == 0

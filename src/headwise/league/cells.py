@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -219,11 +218,3 @@ def tuned_settings(cell: Cell, folder: Path, data_dir: Path) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, changed)
     return changed
-
-
-def parse_column(name: str, text: str) -> Any:
-    """A value of the CSV."""
-    kind = {f.name: f.type for f in fields(Result)}[name]
-    if kind in ("str",):
-        return text
-    return json.loads(text) if text else None

@@ -9,12 +9,14 @@ from pathlib import Path
 from ..app.code import collect_code
 from ..app.prepare import prepare
 from ..app.registry import resolve
-from ..disk.files import explain_write_errors
-from ..errors import ConfigError, DataError
+from ..disk.files import explain_write_errors, write_bytes
+from ..errors import ConfigError, DataError, pluralize
 from ..settings.choices import Choice
 from ..settings.names import list_names
 from .cells import KINDS, Cell, Kind, Result, hash_of, read_result, run_cell
 from .federations import Federation
+from .page import render
+from .table import to_csv
 
 DRAWS = 5
 Note = Callable[[str], None]
@@ -29,6 +31,18 @@ class League:
     missing: tuple[Cell, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """federations whose data are missing, and why"""
+
+    def words(self) -> list[str]:
+        """What is not in the results."""
+        sentences = [f"Left out: {name}. {reason}" for name, reason in self.left_out.items()]
+        if self.missing:
+            counted = pluralize(len(self.missing), "cell")
+            sentences.append(f"{counted} not run yet; the first: {self.missing[0].command}")
+        failed = [r for r in self.results if r.error]
+        for reason in dict.fromkeys(r.error for r in failed):
+            which = [f"{r.method} on {r.federation}" for r in failed if r.error == reason]
+            sentences.append(f"No score for {', '.join(dict.fromkeys(which))}: {reason}")
+        return sentences
 
 
 def play(
@@ -70,9 +84,10 @@ def play(
     return League(tuple(done), tuple(missing), left_out)
 
 
-def read_folder(folder: Path) -> list[Result]:
-    """All results in the folder of a league."""
-    return [read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))]
+def write_league(league: League, folder: Path) -> None:
+    """The table and the page."""
+    write_bytes(folder / "league.csv", to_csv(league.results).encode())
+    write_bytes(folder / "league.html", render(league.results, league.missing, league.left_out).encode())
 
 
 def _why_left_out(federation: Federation, data_dir: Path) -> str:

@@ -112,7 +112,9 @@ class Cells:
 
     def _lead(self, one: str, other: str) -> dict[int, float]:
         names = [*self.scores]
-        return {names.index(one): self._sign, names.index(other): -self._sign}
+        lead = {names.index(one): self._sign}
+        lead[names.index(other)] = lead.get(names.index(other), 0.0) - self._sign  # zero if both are the same
+        return lead
 
     @property
     def _sign(self) -> float:

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from ...settings.fields import Seeds, convert
+from ...disk.jsontext import to_json
+from ...disk.paths import input_file
+from ...settings.fields import Natural, Seeds, convert
 from ..options import OUTPUT_FOLDER, data_option, json_option, literal, quiet_option
 
 
@@ -17,9 +19,11 @@ from ..options import OUTPUT_FOLDER, data_option, json_option, literal, quiet_op
 @click.option("--methods", default="", help="methods separated by commas, or files of your own  [all]")
 @click.option("--settings", default="default", show_default=True, help="default, tuned, or default,tuned")
 @click.option("--draws", default="5", show_default=True, help="draws of each federation")
-@click.option("--draw", "only", default=None, help="only the draw with this number, from 0")
+@click.option("--draw", "only", help="only the draw with this number, from 0")
+@click.option("--against", help="league.csv of an earlier league: show what has changed since")
 @click.option("--out", type=OUTPUT_FOLDER, default="runs/league", show_default=True, help="folder of the results")
 @click.option("--keep-runs", is_flag=True, help="keep the folder of every run")
+@click.option("--no-run", is_flag=True, help="run nothing: show the results so far, and what is missing")
 @data_option
 @json_option
 @quiet_option
@@ -30,31 +34,59 @@ def command(
     settings: str,
     draws: str,
     only: str | None,
+    against: str | None,
     out: Path,
     keep_runs: bool,
+    no_run: bool,
     data_dir: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Compare all methods on small federations that differ in kind: label skew, feature shift, few samples and so on.
 
-    Cells (a method on a draw of a federation) that are in --out already are not run again.
+    Cells (a method on a draw of a federation) that are in --out already are not run again. To add a method or a
+    federation, name its file.
     """
-    count = convert(literal(draws), Seeds, "draws")
+    numbers = [*range(convert(literal(draws), Seeds, "draws"))]
+    if only is not None:
+        numbers = [convert(literal(only), Natural, "draw")]
+    old = input_file(against, "--against") if against else None
 
     from ...app.launch import data_folder
     from ...league.federations import find_federations
-    from ...league.play import play
+    from ...league.play import play, write_league
+    from ...league.table import read_csv
 
-    chosen = [int(convert(literal(only), Seeds, "draw"))] if only is not None else [*range(count)]
+    before = read_csv(old) if old else []
     kinds: Any = [text for text in settings.split(",") if text]
-    play(
+    league = play(
         find_federations(version, federations),
         out,
         data_folder(data_dir),
         methods=[name for name in methods.split(",") if name],
         settings=kinds,
-        draws=chosen,
+        draws=numbers,
+        run=not no_run,
         keep=keep_runs,
         note=(lambda line: None) if quiet else (lambda line: click.echo(line, err=True)),
     )
+    write_league(league, out)
+    _show(league, before, out, as_json)
+
+
+def _show(league: Any, before: Any, out: Path, as_json: bool) -> None:
+    from ...league.standings import changes_table, compare_leagues, describe_changes, standings_of
+    from ..output import table_text
+
+    standings = standings_of(league.results)
+    changes = compare_leagues(before, league.results) if before else []
+    words = [*league.words(), *standings.words(), *(describe_changes(changes) if before else [])]
+    if as_json:
+        plain = {"out": str(out), "words": words, "missing": [cell.command for cell in league.missing]}
+        click.echo(to_json({**plain, "left_out": league.left_out, "standings": standings.plain()}))
+        return
+    click.echo(table_text(*standings.overview(), title="All federations", numbers_from=2, width=140))
+    if before:
+        click.echo(table_text(*changes_table(changes), title="Changes", numbers_from=2, width=120))
+    click.echo("\n".join(words))
+    click.echo(f"Page: {out / 'league.html'}; table: {out / 'league.csv'}")

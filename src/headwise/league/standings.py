@@ -1,0 +1,271 @@
+"""What a league says over all federations: ranks, wins and losses, and which kind of federation favours whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ..errors import pluralize
+from ..report.tables import Table
+from ..stats.paired import EQUAL, FEW, Cells, Interval
+from ..stats.ranks import adjust_by_holm, rank, signed_rank_p
+from .cells import Result
+from .table import LOCAL, TUNED_GLOBAL, Group, entry_of, group_results
+
+RIVALS = (LOCAL, TUNED_GLOBAL)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One entry over all federations."""
+
+    name: str
+    family: str
+    mean_rank: float
+    regret: float
+    """mean distance to the best of each federation"""
+    near_best: int
+    """federations in which it can't be told from the best"""
+    against: dict[str, tuple[int, int, int]]
+    """by rival: wins, undecided, losses"""
+    p_values: dict[str, float]
+    """by rival, of Wilcoxon's test over federations"""
+    adjusted: dict[str, float]
+    """the same by Holm's rule over all entries"""
+
+
+@dataclass(frozen=True)
+class Standings:
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def entries(self) -> list[str]:
+        """Those that were tried in all federations."""
+        tried = [{*group.scored, *group.failed} for group in self.groups]
+        return sorted(set.intersection(*tried)) if tried else []
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        return {entry_of(r): r.family for group in self.groups for r in group.results}
+
+    @cached_property
+    def ranks(self) -> dict[str, list[float]]:
+        """Of each entry in each federation; one that failed shares the last ranks."""
+        of_groups = [rank([self._score(group, name) for name in self.entries]) for group in self.groups]
+        return {name: [float(ranks[k]) for ranks in of_groups] for k, name in enumerate(self.entries)}
+
+    def _score(self, group: Group, name: str) -> float:
+        return group.metric.gain(group.cells.mean(name).value, 0.0) if name in group.scored else float("nan")
+
+    @cached_property
+    def table(self) -> list[Standing]:
+        """Best mean rank first."""
+        p_values = {rival: self._p_values(rival) for rival in RIVALS}
+        adjusted = {rival: adjust_by_holm(p) for rival, p in p_values.items()}
+        standings = [
+            Standing(
+                name,
+                self.families[name],
+                fmean(self.ranks[name]),
+                fmean(group.regret(name) for group in self.groups if name in group.scored),
+                sum(name in group.near for group in self.groups),
+                {rival: self._count(name, rival) for rival in RIVALS},
+                {rival: p[name] for rival, p in p_values.items() if name in p},
+                {rival: p[name] for rival, p in adjusted.items() if name in p},
+            )
+            for name in self.entries
+            if any(name in group.scored for group in self.groups)
+        ]
+        return sorted(standings, key=lambda s: s.mean_rank)
+
+    def _leads(self, name: str, rival: str) -> list[Interval]:
+        leads = [group.lead(name, rival) for group in self.groups]
+        return [lead for lead in leads if lead is not None]
+
+    def _p_values(self, rival: str) -> dict[str, float]:
+        return {
+            name: signed_rank_p([lead.value for lead in self._leads(name, rival)])
+            for name in self.entries
+            if name != rival and self._leads(name, rival)
+        }
+
+    def _count(self, name: str, rival: str) -> tuple[int, int, int]:
+        """In how many federations the interval of the difference is above zero, contains it, is below zero."""
+        leads = self._leads(name, rival)
+        wins = sum(lead.low > 0 for lead in leads)
+        losses = sum(lead.high < 0 for lead in leads)
+        return wins, len(leads) - wins - losses, losses
+
+    def plain(self) -> list[dict[str, Any]]:
+        return [asdict(s) for s in self.table]
+
+    def by_family(self) -> Table:
+        """The median lead over local training of each family in each federation, in points."""
+        families = sorted({self.families[name] for name in self.entries} - {"no sharing"})
+        rows: list[list[str]] = []
+        for family in families:
+            members = [name for name in self.entries if self.families[name] == family]
+            rows.append([f"{family} ({len(members)})", *(self._median_lead(group, members) for group in self.groups)])
+        return ["family", *(group.name for group in self.groups)], rows
+
+    def _median_lead(self, group: Group, members: Sequence[str]) -> str:
+        leads = [lead.value for name in members if (lead := group.lead(name, LOCAL))]
+        return f"{100 * float(np.median(leads)):+.1f}" if leads else ""
+
+    def overview(self) -> Table:
+        """A row per entry."""
+        head = ["method", "family", "mean rank", "behind the best", "near the best"]
+        head += [f"against {rival}" for rival in RIVALS] + [f"p against {rival}, Holm" for rival in RIVALS]
+        rows = [
+            [
+                s.name,
+                s.family,
+                f"{s.mean_rank:.1f}",
+                f"{100 * s.regret:.1f}",
+                f"{s.near_best} of {len(self.groups)}",
+                *("-".join(map(str, s.against[rival])) for rival in RIVALS),
+                *(_p_text(s, rival) for rival in RIVALS),
+            ]
+            for s in self.table
+        ]
+        return head, rows
+
+    def words(self) -> list[str]:
+        """What the table says, and how sure that is."""
+        if not self.table:
+            return ["No federation has a draw that all methods were run on."]
+        draws = [len(group.draws) for group in self.groups]
+        federations = pluralize(len(self.groups), "federation")
+        span = pluralize(draws[0], "draw") if len({*draws}) == 1 else f"{min(draws)} to {max(draws)} draws"
+        best = self.table[0]
+        sentences = [f"{pluralize(len(self.table), 'method')} on {federations}, {span} each."]
+        if min(draws) < FEW:
+            sentences.append(f"Fewer than {FEW} draws are few: most intervals contain zero, and the order may change.")
+        sentences.append(
+            f"Best mean rank: {best.name} ({best.mean_rank:.1f}), {100 * best.regret:.1f} points behind the best of a "
+            f"federation on average."
+        )
+        for rival in RIVALS:
+            sure = [s.name for s in self.table if s.adjusted.get(rival, 1.0) < 0.05]
+            smallest = 2 / 2 ** len(self.groups) * (len(self.table) - 1)
+            if sure:
+                sentences.append(f"Different from {rival} by Wilcoxon's test and Holm's rule: {', '.join(sure)}.")
+            elif smallest > 0.05:
+                sentences.append(
+                    f"With {federations} and {len(self.table) - 1} comparisons, Wilcoxon's test with Holm's rule can "
+                    f"separate no method from {rival}: its smallest p-value is {min(smallest, 1):.2f}."
+                )
+            else:
+                sentences.append(f"No method is different from {rival} by Wilcoxon's test and Holm's rule.")
+        return sentences
+
+
+def _p_text(standing: Standing, rival: str) -> str:
+    p = standing.adjusted.get(rival)
+    return "" if p is None else f"{p:.2g}"
+
+
+def standings_of(results: Sequence[Result]) -> Standings:
+    return Standings(tuple(group_results(results)))
+
+
+def federation_table(group: Group) -> Table:
+    """A row per entry of one federation, best first."""
+    form = group.metric.form
+    head = ["method", group.metric.heading, "95 % interval", "ahead of local training", "worst tenth", "worse off"]
+    head += ["new, 0 epochs", "new, 5 epochs", "KB down", "KB up", "CPU s"]
+    rows: list[list[str]] = []
+    for name in group.order:
+        value, low, high = group.cells.mean(name)
+        lead = group.lead(name, LOCAL)
+        worse = group.cells.worse_off(name, LOCAL).value if lead is not None and name != LOCAL else None
+        joined = [group.joined(name, epochs) for epochs in (0, 5)]
+        costs = [group.mean(name, column) for column in ("kb_down", "kb_up", "cpu_seconds")]
+        rows.append(
+            [
+                name + (" *" if name in group.near else ""),
+                form(value),
+                "" if np.isnan(low) else f"{form(low)} to {form(high)}",
+                _lead_text(lead) if name != LOCAL else "",
+                form(group.cells.worst_tenth(name).value),
+                "" if worse is None else f"{worse:.0%}",
+                *("" if v is None else form(v) for v in joined),
+                *("" if v is None else f"{v:,.2f}" for v in costs),
+            ]
+        )
+    return head, rows
+
+
+def _lead_text(lead: Interval | None) -> str:
+    if lead is None:
+        return ""
+    span = "" if np.isnan(lead.low) else f" ({100 * lead.low:+.1f} to {100 * lead.high:+.1f})"
+    return f"{100 * lead.value:+.1f}{span}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry of one federation before and after a change of the code."""
+
+    federation: str
+    name: str
+    draws: int
+    difference: Interval
+    identical: bool
+
+
+def compare_leagues(old: Sequence[Result], new: Sequence[Result]) -> list[Change]:
+    """What became of the entries that both have, on the draws that both have; the largest changes first."""
+    changes: list[Change] = []
+    before = _by_entry(old)
+    for (federation, name), after in _by_entry(new).items():
+        earlier = before.get((federation, name), {})
+        draws = sorted(
+            d
+            for d in {*after} & {*earlier}
+            if len(after[d].scores) == len(earlier[d].scores) and after[d].metric == earlier[d].metric
+        )
+        if not draws:
+            continue
+        scores = {k: np.array([[r[d].scores] for d in draws], float) for k, r in (("old", earlier), ("new", after))}
+        first = after[draws[0]]
+        weights = np.ones((len(draws), first.clients))
+        cells = Cells(scores, weights, first.same_clients or len(draws) == 1, more_is_better=first.better == "up")
+        identical = bool(np.allclose(scores["old"], scores["new"], atol=5e-5, equal_nan=True))
+        changes.append(Change(federation, name, len(draws), cells.difference("new", "old"), identical))
+    return sorted(changes, key=lambda c: -abs(c.difference.value))
+
+
+def _by_entry(results: Sequence[Result]) -> dict[tuple[str, str], dict[int, Result]]:
+    entries: dict[tuple[str, str], dict[int, Result]] = {}
+    for result in results:
+        if result.mean_client is not None:
+            entries.setdefault((result.federation, entry_of(result)), {})[result.draw] = result
+    return entries
+
+
+def describe_changes(changes: Sequence[Change]) -> list[str]:
+    """What a change of the code did, in words."""
+    same = sum(change.identical for change in changes)
+    sure = [c for c in changes if not c.identical and c.difference.excludes_zero]
+    large = [c for c in sure if abs(c.difference.value) > EQUAL]
+    counted = f"{pluralize(len(changes), 'pair')} of a method and a federation are in both leagues"
+    return [
+        f"{counted}: {same} with the same scores, {len(sure)} that changed by more than chance (95 %), "
+        f"{len(large)} of them by more than {100 * EQUAL:g} points.",
+        "One in twenty intervals excludes zero by chance.",
+    ]
+
+
+def changes_table(changes: Sequence[Change]) -> Table:
+    rows = [
+        [c.federation, c.name, str(c.draws), _lead_text(c.difference), "yes" if c.difference.excludes_zero else "no"]
+        for c in changes
+        if not c.identical
+    ]
+    return ["federation", "method", "draws", "change in points", "beyond chance"], rows

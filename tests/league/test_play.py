@@ -1,0 +1,158 @@
+"""Leagues of tiny federations: cells are run once, can be repeated alone, and are added by files."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headwise.app.prepare import prepare
+from headwise.cli import cli
+from headwise.errors import ConfigError, DataError, RunError
+from headwise.league import play as playing
+from headwise.league.cells import Cell, Result, read_result, run_cell
+from headwise.league.federations import find_federations, list_federations, list_versions, read_federation
+from headwise.league.play import play, write_league
+from headwise.league.table import read_csv
+
+TINY = """title = "Two clients"
+kind = "tiny"
+[experiment]
+data = {name = "synthetic", samples = 80, classes = 2, sites = 2}
+partition = "natural"
+split = "12:3:5"
+rounds = 2
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def results_of(folder: Path) -> list[Result]:
+    return [read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))]
+
+
+def test_cells_are_run_once_and_written_as_a_table_and_a_page(tiny: Path, tmp_path: Path) -> None:
+    federations = find_federations("v1", [str(tiny)])
+    out = tmp_path / "out"
+    lines: list[str] = []
+    league = play(federations, out, tmp_path, methods=["standalone", "fedavg"], draws=[0, 1], note=lines.append)
+    assert [(r.method, r.draw) for r in league.results] == [
+        *(("standalone", 0), ("fedavg", 0), ("standalone", 1), ("fedavg", 1))
+    ]
+    assert len(lines) == 4
+    assert all(r.mean_client is not None and len(r.scores) == 2 and r.same_clients for r in league.results)
+    write_league(league, out)
+    assert [r.mean_client for r in read_csv(out / "league.csv")] == pytest.approx(
+        [r.mean_client for r in sorted(league.results, key=lambda r: (r.method, r.draw))], abs=1e-4
+    )
+    assert "Two clients" not in (out / "league.html").read_text()  # names and kinds only
+    again = play(federations, out, tmp_path, methods=["standalone", "fedavg"], draws=[0, 1], note=lines.append)
+    assert len(lines) == 4
+    assert again.results == league.results
+
+
+def test_what_is_not_run_has_a_command_that_runs_it_alone(tiny: Path, tmp_path: Path) -> None:
+    federations = find_federations("v1", [str(tiny)])
+    league = play(federations, tmp_path / "out", tmp_path, methods=["fedavg"], draws=[0, 1], run=False)
+    assert not league.results
+    words = shlex.split(league.missing[1].command)
+    out = tmp_path / "alone"
+    words[words.index("--out") + 1] = str(out)
+    done = CliRunner().invoke(cli, words[1:])
+    assert done.exit_code == 0, done.output
+    assert [(r.method, r.draw) for r in results_of(out)] == [("fedavg", 1)]
+    assert (out / "runs" / "tiny" / "fedavg-default-d1" / "manifest.json").exists()
+
+
+def test_a_method_of_ones_own_takes_part_and_gets_a_new_cell_when_it_is_edited(tiny: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text(
+        '"""Mine — me, 2026."""\nfrom headwise.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    """Mine."""\n'
+    )
+    federation = find_federations("v1", [str(tiny)])[0]
+    first = Cell(federation, str(own), 0)
+    assert run_cell(first, tmp_path / "out", tmp_path, keep=False).mean_client is not None
+    before = first.path(tmp_path / "out")
+    own.write_text(own.read_text() + "# edited\n")
+    assert first.path(tmp_path / "out") != before
+
+
+def test_why_a_method_can_not_run_is_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.toml"
+    path.write_text(TINY.replace("classes = 2", 'task = "regression"'))
+    federation = read_federation(path, str(path))
+    result = run_cell(Cell(federation, "fedproto", 0), tmp_path / "out", tmp_path, keep=False)
+    assert result.mean_client is None
+    assert "fedproto" in result.error.lower()
+
+
+def test_a_federation_without_its_data_is_left_out(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(experiment: object, data_dir: Path) -> object:
+        raise DataError("no such data.")
+
+    monkeypatch.setattr(playing, "prepare", refuse)
+    league = play(find_federations("v1", [str(tiny)]), tmp_path / "out", tmp_path, methods=["fedavg"])
+    assert league.left_out == {"tiny": "no such data."}
+    assert league.words() == ["Left out: tiny. no such data."]
+
+
+def test_a_folder_with_cells_of_another_federation_is_refused(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    play(find_federations("v1", [str(tiny)]), out, tmp_path, methods=["standalone"], draws=[0])
+    tiny.write_text(TINY.replace("rounds = 2", "rounds = 3"))
+    with pytest.raises(ConfigError, match="another federation hash"):
+        play(find_federations("v1", [str(tiny)]), out, tmp_path, methods=["standalone"], draws=[0])
+
+
+def test_a_damaged_cell_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "cell.json"
+    path.write_text('{"federation": "tiny"}')
+    with pytest.raises(RunError, match="not the result of a cell"):
+        read_result(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TINY.replace("kind", "sort"), "must have a title, a kind"),
+        (TINY + "seed = 3\n", "sets seed, which the league decides"),
+        (TINY.replace("rounds", "runds"), "rounds"),
+        (TINY.split("[experiment]")[0] + "experiment = 3\n", "is no table"),
+    ],
+)
+def test_a_wrong_federation_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_federation(path, str(path))
+
+
+def test_wrong_names_are_refused_before_the_first_run(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="label-skew"):
+        find_federations("v1", ["label-skw"])
+    with pytest.raises(ConfigError, match="version is 'v0'"):
+        find_federations("v0", [])
+    with pytest.raises(ConfigError, match="must be default, tuned"):
+        play(find_federations("v1", [str(tiny)]), tmp_path / "out", tmp_path, settings=["best"])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", list_federations("v1"))
+def test_every_federation_can_be_read(name: str) -> None:
+    assert find_federations("v1", [name])[0].experiment("fedah", 3).data_seed == 3
+
+
+@pytest.mark.parametrize("name", ["label-skew", "few-samples", "quantity-skew", "strangers", "many-clients"])
+def test_embedded_federations_need_no_files(name: str, tmp_path: Path) -> None:
+    assert prepare(find_federations("v1", [name])[0].experiment("fedavg", 0), tmp_path).summary.val
+
+
+def test_there_is_a_version() -> None:
+    assert list_versions() == ["v1"]
+    assert len(list_federations("v1")) == 10

@@ -1,0 +1,142 @@
+"""What results say over federations, and what a change of code did to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise.errors import RunError
+from headwise.league.cells import Result
+from headwise.league.page import render
+from headwise.league.standings import changes_table, compare_leagues, describe_changes, federation_table, standings_of
+from headwise.league.table import group_results, read_csv, to_csv
+
+MEANS = {"standalone": 0.6, "fedavg-ft": 0.7, "fedah": 0.8, "fd": 0.6}
+
+
+def make_results(federations: int = 3, draws: int = 4, shift: float = 0.0, noise: float = 0.01) -> list[Result]:
+    """Scores around these means; every federation has another level."""
+    rng = np.random.default_rng(7)
+    results: list[Result] = []
+    for f in range(federations):
+        for d in range(draws):
+            for name, mean in MEANS.items():
+                scores = mean - 0.1 * f + (shift if name == "fedah" else 0) + noise * rng.standard_normal(5)
+                results.append(
+                    Result(
+                        f"fed{f}", "made up", name, f"family of {name}", "default", d, "accuracy", "up",
+                        float(scores.mean()), float(scores.min()), new_clients={"0 epochs": 0.1, "5 epochs": 0.5},
+                        kb_down=1.0, kb_up=2.0, cpu_seconds=0.5, clients=5, scores=scores.tolist(),
+                    )
+                )  # fmt: skip
+    return results
+
+
+def test_ranks_wins_and_losses() -> None:
+    table = standings_of(make_results()).table
+    assert [s.name for s in table][:2] == ["fedah", "fedavg-ft"]
+    best = table[0]
+    assert best.mean_rank == 1
+    assert best.regret == 0
+    assert best.near_best == 3
+    assert best.against == {"standalone": (3, 0, 0), "fedavg-ft": (3, 0, 0)}
+    assert next(s for s in table if s.name == "standalone").against["fedavg-ft"] == (0, 0, 3)
+    assert best.p_values["standalone"] == 0.25  # the smallest that three federations allow
+
+
+def test_words_say_how_little_few_draws_and_federations_are() -> None:
+    words = standings_of(make_results()).words()
+    assert words[0] == "4 methods on 3 federations, 4 draws each."
+    assert words[1].startswith("Fewer than 5 draws are few")
+    assert "can separate no method from standalone" in words[3]
+    enough = standings_of(make_results(federations=9, draws=5)).words()
+    assert not any("few" in sentence for sentence in enough[:2])
+    assert any(s.startswith("Different from standalone") and "fedah" in s for s in enough)
+
+
+def test_only_draws_that_all_have_are_compared() -> None:
+    results = [r for r in make_results() if r.method != "fd" or r.draw < 2]
+    assert {len(group.draws) for group in group_results(results)} == {2}
+
+
+def test_what_failed_shares_the_last_rank() -> None:
+    failed = Result("fed0", "made up", "fd", "family", "default", 0, error="it diverged.")
+    results = [r for r in make_results() if (r.method, r.federation) != ("fd", "fed0")] + [failed]
+    standings = standings_of(results)
+    assert standings.ranks["fd"][0] == 4
+    assert standings.groups[0].failed == {"fd": "it diverged."} or standings.groups[-1].failed == {"fd": "it diverged."}
+
+
+def test_a_federations_table_has_intervals_and_costs() -> None:
+    head, rows = federation_table(group_results(make_results())[0])
+    first = dict(zip(head, rows[0], strict=True))
+    assert first["method"] == "fedah *"
+    assert first["new, 5 epochs"] == "50.0 %"
+    assert first["worse off"] == "0%"
+    assert first["KB up"] == "2.00"
+    assert " to " in first["95 % interval"]
+
+
+def test_families_by_federation() -> None:
+    head, rows = standings_of(make_results(noise=0)).by_family()
+    assert head == ["family", "fed0", "fed1", "fed2"]
+    assert ["family of fedah (1)", "+20.0", "+20.0", "+20.0"] in rows
+
+
+def test_a_change_is_shown_with_its_interval() -> None:
+    old = make_results()
+    assert all(c.identical for c in compare_leagues(old, old))
+    changes = compare_leagues(old, make_results(shift=-0.03))
+    assert [c.name for c in changes[:3]] == ["fedah"] * 3
+    assert all(c.difference.excludes_zero for c in changes[:3])
+    words = describe_changes(changes)
+    assert "9 with the same scores, 3 that changed by more than chance" in words[0]
+    assert [row[1] for row in changes_table(changes)[1]] == ["fedah"] * 3
+
+
+def test_the_csv_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "league.csv"
+    path.write_text(to_csv(make_results()))
+    results = read_csv(path)
+    assert len(results) == len(make_results())
+    assert all(c.identical for c in compare_leagues(make_results(), results))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("federation,", "place,", 1), "its columns must be"),
+        (lambda text: text + "a,b\n", "its columns must be"),
+        (lambda text: text.replace("true", "3").replace("false", "3"), "line 2 has a wrong same_clients"),
+        (lambda text: text.replace('"[', '"[["x"],'), "."),
+        (lambda text: "\x00" + text, "."),
+        (lambda text: "", "its columns must be"),
+    ],
+)
+def test_a_damaged_csv_is_one_sentence(tmp_path: Path, change: object, message: str) -> None:
+    path = tmp_path / "league.csv"
+    path.write_text(change(to_csv(make_results(1, 1))))  # pyright: ignore[reportCallIssue]
+    with pytest.raises(RunError, match=message):
+        read_csv(path)
+
+
+def test_the_page_holds_what_its_filters_need_and_no_markup_of_names() -> None:
+    results = make_results()
+    results = [
+        *results,
+        *(
+            Result(r.federation, "<b>", "<script>", "own", "default", r.draw, "accuracy", "up", 0.5, 0.5, clients=5,
+                   scores=[0.5] * 5)
+            for r in results if r.method == "fd"
+        ),
+    ]  # fmt: skip
+    html = render(results, left_out={"text": "no files."})
+    assert "<script>\ndocument" in html
+    assert html.count("<script>") == 1
+    assert "Left out: text (no files.)" in html
+    data = json.loads(html.split("const data = ")[1].split(";\n")[0])
+    assert data["federations"] == ["fed0", "fed1", "fed2"]
+    assert {len(m["ranks"]) for m in data["methods"]} == {3}
