@@ -12,7 +12,7 @@ from headwise.app.prepare import prepare
 from headwise.cli import cli
 from headwise.errors import ConfigError, DataError, RunError
 from headwise.league import play as playing
-from headwise.league.cells import Cell, Result, read_result, run_cell
+from headwise.league.cells import LeagueCell, Result, read_result, run_cell
 from headwise.league.federations import find_federations, list_federations, list_versions, read_federation
 from headwise.league.play import play, write_league
 from headwise.league.table import read_csv
@@ -77,7 +77,7 @@ def test_a_method_of_ones_own_takes_part_and_gets_a_new_cell_when_it_is_edited(t
         '"""Mine — me, 2026."""\nfrom headwise.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    """Mine."""\n'
     )
     federation = find_federations("v1", [str(tiny)])[0]
-    first = Cell(federation, str(own), 0)
+    first = LeagueCell(federation, str(own), 0)
     assert run_cell(first, tmp_path / "out", tmp_path, keep=False).mean_client is not None
     before = first.path(tmp_path / "out")
     own.write_text(own.read_text() + "# edited\n")
@@ -88,7 +88,7 @@ def test_why_a_method_can_not_run_is_a_result(tmp_path: Path) -> None:
     path = tmp_path / "numbers.toml"
     path.write_text(TINY.replace("classes = 2", 'task = "regression"'))
     federation = read_federation(path, str(path))
-    result = run_cell(Cell(federation, "fedproto", 0), tmp_path / "out", tmp_path, keep=False)
+    result = run_cell(LeagueCell(federation, "fedproto", 0), tmp_path / "out", tmp_path, keep=False)
     assert result.mean_client is None
     assert "fedproto" in result.error.lower()
 

@@ -37,7 +37,7 @@ JOINED = (0, 1, 5)
 
 
 @dataclass(frozen=True)
-class Cell:
+class LeagueCell:
     federation: Federation
     method: str
     draw: int
@@ -119,7 +119,7 @@ def hash_of(federation: Federation) -> str:
     return digest(to_json(federation.values, sort_keys=True).encode())[:8]
 
 
-def run_cell(cell: Cell, folder: Path, data_dir: Path, *, keep: bool) -> Result:
+def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> Result:
     """Run it, and store its result; why a method can't run here is a result."""
     family: str = find("method", cell.method).family
     about = {
@@ -203,7 +203,7 @@ def _new_clients(run: Run, metric: Metric) -> dict[str, float]:
     return means
 
 
-def tuned_settings(cell: Cell, folder: Path, data_dir: Path) -> dict[str, Any]:
+def tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, Any]:
     """The best of a few trials; searched once per method and federation."""
     path = folder / "tuned" / cell.federation.name / f"{cell.name}.json"
     if path.exists():

@@ -11,14 +11,16 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..report.page import ASSETS, script_safe
-from .cells import Cell, Result
+from .cells import LeagueCell, Result
 from .standings import RIVALS, Standings, federation_table, standings_of
 from .table import LOCAL, Group
 
 HOME = Path(__file__).parent
 
 
-def render(results: Sequence[Result], missing: Sequence[Cell] = (), left_out: dict[str, str] | None = None) -> str:
+def render(
+    results: Sequence[Result], missing: Sequence[LeagueCell] = (), left_out: dict[str, str] | None = None
+) -> str:
     """The standings, a table per federation, what is missing and the commands that run it."""
     standings = standings_of(results)
     environment = Environment(

@@ -13,7 +13,7 @@ from ..disk.files import explain_write_errors, write_bytes
 from ..errors import ConfigError, DataError, pluralize
 from ..settings.choices import Choice
 from ..settings.names import list_names
-from .cells import KINDS, Cell, Kind, Result, hash_of, read_result, run_cell
+from .cells import KINDS, Kind, LeagueCell, Result, hash_of, read_result, run_cell
 from .federations import Federation
 from .page import render
 from .table import to_csv
@@ -28,7 +28,7 @@ class League:
     """The results so far, and what is missing."""
 
     results: tuple[Result, ...]
-    missing: tuple[Cell, ...] = ()
+    missing: tuple[LeagueCell, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """federations whose data are missing, and why"""
 
@@ -68,7 +68,7 @@ def play(
         raise ConfigError(f"settings is {wrong[0]!r}, but must be default, tuned, or both with a comma.")
     left_out = {f.name: reason for f in federations if (reason := _why_left_out(f, data_dir))}
     able = [f for f in federations if f.name not in left_out]
-    cells = [Cell(f, name, draw, s) for draw in draws for s in settings for f in able for name in names]
+    cells = [LeagueCell(f, name, draw, s) for draw in draws for s in settings for f in able for name in names]
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     missing = [cell for cell in cells if not cell.path(folder).exists()]
@@ -98,7 +98,7 @@ def _why_left_out(federation: Federation, data_dir: Path) -> str:
     return ""
 
 
-def _check_same(cell: Cell, folder: Path) -> None:
+def _check_same(cell: LeagueCell, folder: Path) -> None:
     """Refuse a folder whose cells were run on another federation, or by code that computes something else."""
     before = read_result(cell.path(folder))
     now = {
@@ -109,7 +109,7 @@ def _check_same(cell: Cell, folder: Path) -> None:
         raise ConfigError(f"{cell.path(folder)} has another {differ[0].replace('_', ' ')}: choose another --out.")
 
 
-def _describe(cell: Cell, result: Result) -> str:
+def _describe(cell: LeagueCell, result: Result) -> str:
     what = f"{cell.federation.name}, {cell.method}, {cell.setting}, draw {cell.draw}"
     if result.mean_client is None:
         return f"{what}: {result.error}"
