@@ -1,123 +1,120 @@
-"""Every method on digits: 20 clients, Dir(0.1), 50 rounds, three seeds, each with a learning rate chosen by validation.
+"""Publish a league: its table, the tables of its page, and the portfolio of `headwise choose`.
 
-    python benchmarks/league.py            # writes docs/results/league.md; about a quarter of an hour on two cores
-    python benchmarks/league.py fedkd      # replaces the rows of these methods, whose rules have changed
+    headwise league --out runs/league                  # hours; what is finished is not run again
+    python benchmarks/league.py runs/league            # seconds
 
-What is finished is not run again: delete runs/league to start over.
+Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and src/headwise/app/portfolio.toml.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
 
-from headwise.app.launch import run_or_resume
-from headwise.runs.query import Run
-from headwise.settings.experiment import experiment_from
+from headwise.league.cells import KINDS, LeagueCell, Result, read_result
+from headwise.league.federations import find_federations
+from headwise.league.play import DRAWS
+from headwise.league.portfolio import order_portfolio
+from headwise.league.standings import Standings, federation_table, standings_of
+from headwise.league.table import LOCAL, to_csv
+from headwise.report.tables import Table, to_markdown
 from headwise.settings.names import list_names
 
-RATES = (0.03, 0.1, 0.3)
-SEEDS = (0, 1, 2)
-BASE = {
-    "data": "digits", "partition": "dirichlet:0.1", "clients": 20, "rounds": 50, "split": "12:3:5",
-    "evaluate": {"every": 5},
-}  # fmt: skip
-SERVERS = {
-    "fedavg, FedAvgM": "fedavg:server_opt=momentum:server_lr=0.3",
-    "fedavg, FedAdam": "fedavg:server_opt=adam:server_lr=0.01",
-    "fedavg, FedYogi": "fedavg:server_opt=yogi:server_lr=0.01",
-}
-PAGE = Path(__file__).parent.parent / "docs" / "results" / "league.md"
+HOME = Path(__file__).parent.parent
+PAGE = HOME / "docs" / "results" / "league.md"
+CSV = HOME / "docs" / "results" / "league.csv"
+PORTFOLIO = HOME / "src" / "headwise" / "app" / "portfolio.toml"
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
+VERSION = "v1"
 
 
-def cell(method: str, lr: float, seed: int) -> Run:
-    """One run; serial, so that two of them share the machine."""
-    folder = Path("runs/league") / f"{method.replace(':', '-')}-lr{lr}-s{seed}"
-    return run_or_resume(experiment_from({**BASE, "method": method, "seed": seed, "train": {"lr": lr}}), folder)
+def main(folder: Path) -> None:
+    results = [read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))]
+    standings = standings_of(results)
+    CSV.write_text(to_csv(results))
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{tables(standings, results)}\n{END}{after}")
+    PORTFOLIO.write_text(portfolio(standings))
 
 
-def validated(run: Run) -> float:
-    """The last validation accuracy, at the moment that suits the method."""
-    return max(run.rounds[-1][moment]["val_accuracy"] for moment in ("pre", "stale"))
-
-
-def season(item: tuple[str, str]) -> dict[str, Any]:
-    """A method's line: its learning rate by validation accuracy with the first seed, then all seeds."""
-    name, method = item
-    tried = {lr: cell(method, lr, SEEDS[0]) for lr in RATES}
-    lr = max(RATES, key=lambda r: validated(tried[r]))
-    runs = [tried[lr], *(cell(method, lr, seed) for seed in SEEDS[1:])]
-    sums = [r.summary() for r in runs]
-    served = sum(len(row["clients"]) for row in runs[0].rounds)
-    return {
-        "name": name,
-        "lr": lr,
-        "floor": runs[0].floor,
-        **{m: [s["accuracy"][m]["last"] for s in sums] for m in ("pre", "stale")},
-        "worst": fmean(s["accuracy"]["stale"]["worst_decile"] for s in sums),
-        "down": sums[0]["bytes_down"] / served / 1024,
-        "up": sums[0]["bytes_up"] / served / 1024,
-        "seconds": fmean(s["seconds"] / s["rounds"] for s in sums),
-    }
-
-
-def line(row: dict[str, Any]) -> str:
-    """A line of the table."""
-    own = [f"{fmean(row[m]) * 100:.1f} ± {stdev(row[m]) * 100:.1f}" for m in ("pre", "stale")]
-    rest = [
-        f"{row['worst'] * 100:.1f}",
-        f"{row['lr']:g}",
-        f"{row['down']:.2f}",
-        f"{row['up']:.2f}",
-        f"{row['seconds']:.2f}",
+def tables(standings: Standings, results: list[Result]) -> str:
+    parts = [
+        "## All federations",
+        "\n".join(f"- {sentence}" for sentence in standings.words()),
+        "*near the best*: federations in which the method can't be told from the best. *against*: wins, undecided, losses "
+        "by the 95 % interval of the difference.",
+        markdown(standings.overview()),
+        "## Which kind of federation favours which family",
+        "Median lead over local training of each family's methods, in points; in brackets, how many methods.",
+        markdown(standings.by_family()),
     ]
-    return f"| {' | '.join([row['name'], *own, *rest])} |"
+    for group in standings.groups:
+        first = group.first
+        parts += [
+            f"## {group.name}: {first.kind}",
+            f"{first.clients} clients, {first.samples:g} training samples (median) of {first.classes:g} classes; "
+            f"draws: {len(group.draws)}; guessing gives {100 * (first.floor or 0):.1f} %. A star marks what can't be told "
+            f"from the best.",
+            markdown(federation_table(group)),
+        ]
+    return "\n\n".join([*parts, "## What is not run", *missing(results)])
 
 
-def kept(names: Collection[str]) -> list[str]:
-    """The page's lines of all other methods."""
-    lines = [row for row in PAGE.read_text().splitlines() if row.startswith("| ") and "%" not in row]
-    return [row for row in lines if row.split(" | ")[0][2:] not in names]
+def markdown(table: Table) -> str:
+    return to_markdown(table).strip()
 
 
-def best(row: str) -> float:
-    """The better accuracy in a line, pre or stale."""
-    return max(float(cell.split()[0]) for cell in row.split(" | ")[1:3])
+def missing(results: list[Result]) -> list[str]:
+    """Cells of v1 without a result, with a command and an estimate of the cost for each federation and setting."""
+    done = {(r.federation, r.method, r.setting, r.draw) for r in results}
+    mean = {name: _mean_cost(results, name) for name in {r.federation for r in results}}
+    rows: list[list[str]] = []
+    for federation in find_federations(VERSION, []):
+        for setting in KINDS:
+            cells = [
+                LeagueCell(federation, method, draw, setting)
+                for method in list_names("method")
+                for draw in range(DRAWS)
+                if (federation.name, method, setting, draw) not in done
+            ]
+            if cells:
+                each = mean.get(federation.name, 0.0) * (
+                    3 if setting == "tuned" else 1
+                )  # ten trials, most stopped early
+                cost = f"{len(cells) * each / 60:.0f}" if each else "?"
+                command = f"`headwise league {federation.name} --settings {setting}`"
+                draws = ", ".join(f"{n} of draw {d}" for d, n in sorted(Counter(c.draw for c in cells).items()))
+                rows.append([federation.name, setting, str(len(cells)), draws, cost, command])
+    if not rows:
+        return ["Nothing."]
+    return [markdown((["federation", "settings", "cells", "which", "CPU minutes, about", "command"], rows))]
 
 
-def main(names: Sequence[str]) -> None:
-    """Play the season of these methods or of all, two at a time, and write the table, the best first."""
-    known: dict[str, str] = {**{n: n for n in list_names("method")}, **SERVERS}
-    items = [(n, known[n]) for n in names or known]
-    with ProcessPoolExecutor(2) as pool:
-        rows = []
-        for row in pool.map(season, items):
-            rows.append(row)
-            print(line(row), file=sys.stderr, flush=True)
-    lines = sorted([*map(line, rows), *(kept(names) if names else [])], key=best, reverse=True)
-    head = ["method", "pre %", "stale %", "worst decile %", "lr", "KB down", "KB up", "s / round"]
-    table = "\n".join([f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1), *lines])
-    later = (
-        f"\nRows run again after their rules changed, seconds on a busier machine: {', '.join(names)}." if names else ""
-    )
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(f"""# Every method on digits
+def _mean_cost(results: list[Result], federation: str) -> float:
+    costs = [r.cpu_seconds for r in results if r.federation == federation and r.cpu_seconds]
+    return sum(costs) / len(costs) if costs else 0.0
 
-Made by `python benchmarks/league.py`: 20 clients, Dir(0.1), batch 10, one epoch, 50 rounds, mean ± standard deviation
-over {len(SEEDS)} seeds on one partition; 60 % training, 15 % validation, 25 % test samples. The rate is the one of
-{", ".join(map(str, RATES))} with the best last validation accuracy, pre or stale, for the first seed; all else are the
-methods' defaults.
-The majority-class floor is **{rows[0]["floor"] * 100:.1f} %**. *pre* is what a client would use after a fresh download,
-*stale* what it kept of its own last training; traffic is per participating client and round; time is on one core of a
-shared two-core machine.{later}
 
-{table}
-""")
+def portfolio(standings: Standings) -> str:
+    draws = [len(group.draws) for group in standings.groups]
+    lines = [
+        "# What `headwise choose` tries after its yardsticks, in this order, and what `describe` says of a method.",
+        f"# Written by benchmarks/league.py from docs/results/league.csv: league {VERSION}, {min(draws)} to {max(draws)} draws.",
+        f"federations = {len(standings.groups)}",
+        f"methods = [{', '.join(repr(name) for name in order_portfolio(standings))}]".replace("'", '"'),
+        "",
+        "[standings]",
+    ]
+    for s in standings.table:
+        if "," not in s.name:
+            wins, _, losses = s.against[LOCAL]
+            lines.append(f"{s.name} = {{ mean_rank = {s.mean_rank:.1f}, ahead = {wins}, behind = {losses} }}")
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    main(Path(sys.argv[1]))
