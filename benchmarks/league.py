@@ -3,7 +3,7 @@
     headwise league --out runs/league                  # hours; what is finished is not run again
     python benchmarks/league.py runs/league            # seconds
 
-Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and src/headwise/app/portfolio.toml.
+Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and app/portfolio.toml.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def tables(standings: Standings, results: list[Result]) -> str:
     parts = [
         "## All federations",
         "\n".join(f"- {sentence}" for sentence in standings.words()),
-        "*near the best*: federations in which the method can't be told from the best. *against*: wins, undecided, losses "
-        "by the 95 % interval of the difference.",
+        "*near the best*: federations in which the method can't be told from the best. *against*: wins, undecided, "
+        "losses by the 95 % interval of the difference.",
         markdown(standings.overview()),
         "## Which kind of federation favours which family",
         "Median lead over local training of each family's methods, in points; in brackets, how many methods.",
@@ -55,8 +55,8 @@ def tables(standings: Standings, results: list[Result]) -> str:
         parts += [
             f"## {group.name}: {first.kind}",
             f"{first.clients} clients, {first.samples:g} training samples (median) of {first.classes:g} classes; "
-            f"draws: {len(group.draws)}; guessing gives {100 * (first.floor or 0):.1f} %. A star marks what can't be told "
-            f"from the best.",
+            f"draws: {len(group.draws)}; guessing gives {100 * (first.floor or 0):.1f} %. A star marks what can't be "
+            f"told from the best.",
             markdown(federation_table(group)),
         ]
     return "\n\n".join([*parts, "## What is not run", *missing(results)])
@@ -101,7 +101,7 @@ def portfolio(standings: Standings) -> str:
     draws = [len(group.draws) for group in standings.groups]
     lines = [
         "# What `headwise choose` tries after its yardsticks, in this order, and what `describe` says of a method.",
-        f"# Written by benchmarks/league.py from docs/results/league.csv: league {VERSION}, {min(draws)} to {max(draws)} draws.",
+        f"# Written by benchmarks/league.py: league {VERSION}, {min(draws)} to {max(draws)} draws of each federation.",
         f"federations = {len(standings.groups)}",
         f"methods = [{', '.join(repr(name) for name in order_portfolio(standings))}]".replace("'", '"'),
         "",
