@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.app.choose import Chosen, choose, read_portfolio
+from headwise.app.choose import Chosen, choose
+from headwise.app.portfolio import read_portfolio
 from headwise.app.prepare import prepare
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError

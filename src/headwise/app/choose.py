@@ -26,17 +26,17 @@ from ..report.results import Line, Setting
 from ..report.tables import Table, to_markdown
 from ..runs.query import Run, title_of
 from ..settings.choices import Choice
-from ..settings.experiment import Experiment, read_toml, with_settings
+from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import Natural, Seeds, convert
 from ..settings.names import list_names
 from ..stats.paired import Cells
 from . import registry
 from .compare import read_base
 from .launch import data_folder, run_or_resume
+from .portfolio import read_portfolio
 from .prepare import plan_for, prepare
 from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, with_validation
 
-PORTFOLIO = Path(__file__).with_name("portfolio.toml")
 FIRST = 0
 """the draw that decides who stays in the race"""
 SCREENING = 0.4
@@ -160,12 +160,6 @@ def _prepare_base(base: Experiment) -> Experiment:
         test_draw=base.data_seed if natural and base.evaluate.test_draw is None else base.evaluate.test_draw,
     )
     return dataclasses.replace(base, evaluate=evaluate)
-
-
-def read_portfolio() -> list[str]:
-    """What to try, the most promising first; then all other methods."""
-    first = read_toml(PORTFOLIO)["methods"]
-    return [*dict.fromkeys([*first, *list_names("method")])]
 
 
 class _Race:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...app import registry
+from ...app.portfolio import describe_standing
 from ...errors import ConfigError
 from ...settings.fields import dump, field_help, field_types, type_words
 
@@ -70,6 +71,7 @@ def _show_method(method: str) -> None:
         "client keeps": _fields(types.client),
         "census": _fields(types.census),
         "client optimizers": cls.optimizers,
+        **({"league": standing} if (standing := describe_standing(method)) else {}),
     }
     for name, text in facts.items():
         click.echo(f"{name:20}{text}")

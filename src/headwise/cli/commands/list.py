@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...app import registry
+from ...app.portfolio import mean_rank
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings.names import Kind, list_names
@@ -16,7 +17,7 @@ from ..options import INPUT_FOLDER, json_option
 
 KINDS: dict[str, Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
 
-METHOD_COLUMNS = ("name", "family", "cost", "summary")
+METHOD_COLUMNS = ("name", "family", "cost", "rank", "summary")
 """what fits on a line; --json and `headwise describe` have the rest"""
 WIDTH = 120
 
@@ -63,6 +64,7 @@ def method_facts(entry: registry.Card) -> dict[str, Any]:
         "global model": "yes" if whole or "global_model" in entry.functions else "no",
         "tasks": list(entry.facts.get("tasks", TASKS)),
         "cost": entry.facts.get("cost", 1.0),
+        "rank": mean_rank(entry.name) or "",
     }
 
 

@@ -1,0 +1,73 @@
+"""Does `headwise choose` name the best method? On federations of the league, whose answer is known.
+
+    python benchmarks/choosing.py docs/results/league.csv --budget 3m --out runs/choosing [FEDERATION]...
+
+Each federation is judged with a portfolio that was learned without it, and on draws that the league does not have.
+Printed, a row each: the recommended method, the league's best, whether the two can be told apart, the regret in points
+(the league's mean client of the best minus that of the recommended one), and the cost in runs. What is finished is not
+run again; --budget must then be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from headwise.app.choose import choose
+from headwise.app.launch import data_folder
+from headwise.league.federations import find_federations
+from headwise.league.portfolio import order_portfolio
+from headwise.league.standings import Standings
+from headwise.league.table import Group, group_results, read_csv
+
+FIRST_DRAW = 100
+HEAD = [
+    "federation",
+    "recommended",
+    "best in the league",
+    "told apart",
+    "regret, points",
+    "runs",
+    "methods tried",
+    "draws",
+]
+HEAD += ["verdict"]
+
+
+def judge(group: Group, others: list[Group], budget: str, out: Path) -> list[str]:
+    folder = out / group.name
+    if not (folder / "choice.json").exists():
+        base = find_federations("v1", [group.name])[0].experiment("fedavg", FIRST_DRAW)
+        methods = order_portfolio(Standings(tuple(others)))
+        choose(base, budget=budget, methods=methods, out=folder, data_dir=data_folder(None))
+    answer = json.loads((folder / "choice.json").read_text())
+    journal = json.loads((folder / "choose.json").read_text())
+    method = answer["pick"].removesuffix(", tuned")
+    runs = sum(1 for _ in folder.glob("**/manifest.json"))
+    tried = len({name.rpartition("/")[2].rpartition("-d")[0] for name in journal["seconds"] if "/" in name})
+    near = "no" if method in group.near else "yes"
+    return [
+        *(group.name, answer["pick"], group.order[0], near, f"{100 * group.regret(method):.1f}"),
+        *(str(runs), str(tried), str(answer["draws"]), answer["words"][0].partition(":")[0]),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("league", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--budget", default="3m")
+    parser.add_argument("--out", type=Path, default=Path("runs/choosing"))
+    given = parser.parse_args()
+    groups = group_results(read_csv(given.league))
+    for row in (HEAD, ["---"] * len(HEAD)):
+        print(f"| {' | '.join(row)} |", flush=True)
+    for group in groups:
+        if not given.names or group.name in given.names:
+            others = [other for other in groups if other is not group]
+            print(f"| {' | '.join(judge(group, others, given.budget, given.out))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
