@@ -57,8 +57,16 @@ def test_words_say_how_little_few_draws_and_federations_are() -> None:
     assert any(s.startswith("Different from standalone") and "fedah" in s for s in enough)
 
 
-def test_only_draws_that_all_have_are_compared() -> None:
+def test_a_method_that_was_not_run_on_all_draws_is_left_out() -> None:
     results = [r for r in make_results() if r.method != "fd" or r.draw < 2]
+    groups = group_results(results)
+    assert {len(group.draws) for group in groups} == {4}
+    assert all(group.unfinished == ["fd"] and "fd" not in group.scored for group in groups)
+    assert "Not run on all draws yet, and left out there: fd." in standings_of(results).words()
+
+
+def test_without_local_training_the_draws_that_all_have_are_compared() -> None:
+    results = [r for r in make_results() if r.method in ("fedah", "fd") and (r.method != "fd" or r.draw < 2)]
     assert {len(group.draws) for group in group_results(results)} == {2}
 
 

@@ -22,7 +22,7 @@ from ..disk.files import digest, read_json, write_json
 from ..disk.jsontext import to_json
 from ..errors import HeadwiseError, RunError
 from ..log.metrics import Metric
-from ..runs.manifest import machine
+from ..runs.manifest import describe_machine
 from ..runs.query import Run
 from ..settings.experiment import Experiment, with_settings
 from .federations import Federation
@@ -131,7 +131,7 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         "draw": cell.draw,
         "numerics": collect_code(cell.federation.experiment(cell.method, 0)).numerics,
         "federation_hash": hash_of(cell.federation),
-        "machine": machine(),
+        "machine": describe_machine(),
     }
     place = folder / ("runs" if keep else "running") / cell.path(folder).relative_to(folder / "cells").with_suffix("")
     if not keep:

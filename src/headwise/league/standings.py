@@ -150,6 +150,8 @@ class Standings:
             f"Best mean rank: {best.name} ({best.mean_rank:.1f}), {100 * best.regret:.1f} points behind the best of a "
             f"federation on average."
         )
+        if unfinished := sorted({name for group in self.groups for name in group.unfinished}):
+            sentences.append(f"Not run on all draws yet, and left out there: {', '.join(unfinished)}.")
         for rival in RIVALS:
             sure = [s.name for s in self.table if s.adjusted.get(rival, 1.0) < 0.05]
             smallest = 2 / 2 ** len(self.groups) * (len(self.table) - 1)

@@ -99,7 +99,7 @@ class Group:
     results: tuple[Result, ...]
 
     @cached_property
-    def scored(self) -> dict[str, dict[int, Result]]:
+    def _known(self) -> dict[str, dict[int, Result]]:
         """By entry and draw, those that have a score."""
         entries: dict[str, dict[int, Result]] = {}
         for result in self.results:
@@ -109,13 +109,25 @@ class Group:
 
     @cached_property
     def draws(self) -> list[int]:
-        """Those that all entries with a score have: only these are compared."""
-        return sorted(set.intersection(*({*by_draw} for by_draw in self.scored.values()))) if self.scored else []
+        """Those that are compared: the ones of local training, or else those that all entries have."""
+        if LOCAL in self._known:
+            return sorted(self._known[LOCAL])
+        return sorted(set.intersection(*({*by_draw} for by_draw in self._known.values()))) if self._known else []
+
+    @cached_property
+    def scored(self) -> dict[str, dict[int, Result]]:
+        """The entries that have a score on all of these draws."""
+        return {name: by_draw for name, by_draw in self._known.items() if {*self.draws} <= {*by_draw}}
+
+    @cached_property
+    def unfinished(self) -> list[str]:
+        """The entries that were not run on all of these draws, and are left out."""
+        return [name for name in self._known if name not in self.scored]
 
     @cached_property
     def failed(self) -> dict[str, str]:
         """Entries without a score, and why."""
-        return {entry_of(r): r.error for r in self.results if r.error and entry_of(r) not in self.scored}
+        return {entry_of(r): r.error for r in self.results if r.error and entry_of(r) not in self._known}
 
     @property
     def first(self) -> Result:
