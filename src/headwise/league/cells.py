@@ -170,7 +170,7 @@ def measure(run: Run, experiment: Experiment, seconds: float) -> dict[str, Any]:
     known = sorted(test.values(), key=lambda v: metric.gain(v, 0.0))
     validation = [*run.last_scores("val").get("pre", {}).values()]
     rows = run.rounds
-    parts = sum(len(row["clients"]) for row in rows) or 1
+    parts = sum(len(row.get("clients", ())) for row in rows) or 1
     train = [row for row in run.partition["train"] if sum(row)]
     return {
         "metric": metric.name,

@@ -66,9 +66,10 @@ def read_federation(path: Path, source: str) -> Federation:
     values = read_toml(path)
     if {*values} != {*FIELDS} or not all(isinstance(values[k], str) for k in FIELDS[:2]):
         raise ConfigError(f"{path} must have a title, a kind and a table [experiment], and nothing else.")
-    if not isinstance(values["experiment"], dict) or (wrong := [k for k in GIVEN if k in values["experiment"]]):
-        what = f"sets {wrong[0]}, which the league decides" if isinstance(values["experiment"], dict) else "is no table"
-        raise ConfigError(f"{path}: experiment {what}.")
+    if not isinstance(values["experiment"], dict):
+        raise ConfigError(f"{path}: experiment is no table.")
+    if wrong := [k for k in GIVEN if k in values["experiment"]]:
+        raise ConfigError(f"{path}: experiment sets {wrong[0]}, which the league decides.")
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,60}", path.stem):
         raise ConfigError(f"{path} must have a name of lower-case letters, digits and hyphens.")
     federation = Federation(path.stem, values["title"], values["kind"], values["experiment"], source)

@@ -76,7 +76,9 @@ def read_csv(path: Path) -> list[Result]:
 
 def _result(texts: dict[str, str], path: Path, line: int) -> Result:
     where = f"line {line}"
-    values = {k: t if k in TEXTS else from_json(t.encode(), path, where) if t else None for k, t in texts.items()}
+    values: dict[str, Any] = {
+        k: t if k in TEXTS else from_json(t.encode(), path, where) if t else None for k, t in texts.items()
+    }
     shapes = {"scores": list, "new_clients": dict, "settings": dict, "draw": int, "clients": int, "same_clients": bool}
     if wrong := [k for k, shape in shapes.items() if type(values[k]) is not shape]:
         raise RunError(f"{path} is damaged: line {line} has a wrong {wrong[0]}.")
