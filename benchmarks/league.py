@@ -3,7 +3,7 @@
     headwise league --out runs/league                  # hours; what is finished is not run again
     python benchmarks/league.py runs/league            # seconds
 
-Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and app/portfolio.toml.
+Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and settings/portfolio.toml.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headwise.settings.names import list_names
 HOME = Path(__file__).parent.parent
 PAGE = HOME / "docs" / "results" / "league.md"
 CSV = HOME / "docs" / "results" / "league.csv"
-PORTFOLIO = HOME / "src" / "headwise" / "app" / "portfolio.toml"
+PORTFOLIO = HOME / "src" / "headwise" / "settings" / "portfolio.toml"
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 VERSION = "v1"
 

@@ -13,12 +13,12 @@ import pytest
 
 import headwise as hw
 from headwise.app.choose import Chosen, choose
-from headwise.app.portfolio import read_portfolio
 from headwise.app.prepare import prepare
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.settings.experiment import read_toml
 from headwise.settings.names import list_names
+from headwise.settings.portfolio import read_portfolio
 
 QUICK: dict[str, Any] = {"methods": ["fedper"], "draws": 2, "trials": 0, "rounds": 4, "workers": 1}
 

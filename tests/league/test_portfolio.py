@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headwise.app import portfolio
 from headwise.league.cells import Result
 from headwise.league.portfolio import order_portfolio
 from headwise.league.standings import standings_of
+from headwise.settings import portfolio
 
 SCORES = {
     "standalone": ("no sharing", 0.5, 0.9),

@@ -29,11 +29,11 @@ from ..settings.choices import Choice
 from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import Natural, Seeds, convert
 from ..settings.names import list_names
+from ..settings.portfolio import read_portfolio
 from ..stats.paired import Cells
 from . import registry
 from .compare import read_base
 from .launch import data_folder, run_or_resume
-from .portfolio import read_portfolio
 from .prepare import plan_for, prepare
 from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, with_validation
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...app import registry
-from ...app.portfolio import describe_standing
 from ...errors import ConfigError
 from ...settings.fields import dump, field_help, field_types, type_words
+from ...settings.portfolio import describe_standing
 
 if TYPE_CHECKING:
     from ...records import Record

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from ...app import registry
-from ...app.portfolio import mean_rank
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings.names import Kind, list_names
+from ...settings.portfolio import mean_rank
 from ...tasks.registry import TASKS
 from ..options import INPUT_FOLDER, json_option
 

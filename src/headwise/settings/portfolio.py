@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import pluralize
-from ..settings.experiment import read_toml
-from ..settings.names import list_names
+from .experiment import read_toml
+from .names import list_names
 
 PORTFOLIO = Path(__file__).with_name("portfolio.toml")
 """written by benchmarks/league.py"""
