@@ -9,26 +9,19 @@ A method is a class in a file of the same name. `headwise new method mymethod` b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import headwise as hw
-from headwise.authoring import Averaging, Central, Local, Params, Predictor, Record, Shared, Unit, Update
-
-
-class Head(Record):
-    """What a client keeps from round to round."""
-
-    h: Params
+from headwise.authoring import Averaging, Central, Local, OwnHead, Params, Shared, Unit, Update
 
 
 @dataclass(frozen=True)
-class SlowHead(Averaging[Head]):
+class SlowHead(Averaging[OwnHead]):
     """A shared body with a personal head, of which a part is kept in each round."""
 
-    family: ClassVar[str] = "shared body"
-    travels: ClassVar[str] = "body"
-    stays: ClassVar[str] = "head"
-    traffic_down: ClassVar[str] = "F"
+    family = "shared body"
+    travels = "body"
+    stays = "head"
+    traffic_down = "F"
 
     keep: Unit = 0.5
     """how much of the old head is kept"""
@@ -36,17 +29,11 @@ class SlowHead(Averaging[Head]):
     def shared(self, central: Central) -> Params:
         return central.init().params("body")
 
-    def client_init(self, local: Local) -> Head:
-        return Head(local.init().state("head"))
-
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         m = local.model(down.w | me.h)
         local.sgd(m)
         h = self.keep * me.h + (1 - self.keep) * m.state("head")
-        return Update(Shared(m.params("body")), Head(h), m)
-
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w | me.h)
+        return Update(Shared(m.params("body")), OwnHead(h), m)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,26 @@ with ``--method ./copy.py``. `headwise.testing.check_method` checks a method.
 
 from __future__ import annotations
 
-from .contract.averaging import Averaged, Averaging, Shared
-from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, kl, mmd, split_epochs
+from .contract.averaging import Averaged, Averaging, GlobalModel, Shared
+from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, split_epochs
+from .contract.kept import OwnBody, OwnHead, OwnModel
 from .contract.method import Method, Optimizers, Reply, Sums, TaskName, Update, join_by_training
-from .models.split import Composed, SplitModel, has_batchnorm
-from .params import Params, differentiate_along, gradient, mean, step
+from .models.split import Composed, SplitModel, has_batchnorm, split_norms
+from .params import (
+    Params,
+    descend,
+    differentiate_along,
+    gradient,
+    kl,
+    last_matrix,
+    mark_largest,
+    mean,
+    merge_by_client,
+    mmd,
+    project_to_simplex,
+    shuffle,
+    step,
+)
 from .records import Nothing, Record
 from .settings.fields import Count, Epochs, EpochsOrNone, Natural, NonNegative, Positive, Range, Share, Unit
 
@@ -26,12 +41,16 @@ __all__ = [
     "Count",
     "Epochs",
     "EpochsOrNone",
+    "GlobalModel",
     "Local",
     "Method",
     "Natural",
     "NonNegative",
     "Nothing",
     "Optimizers",
+    "OwnBody",
+    "OwnHead",
+    "OwnModel",
     "Params",
     "Positive",
     "Predictor",
@@ -45,13 +64,20 @@ __all__ = [
     "TaskName",
     "Unit",
     "Update",
+    "descend",
     "differentiate_along",
     "gradient",
     "has_batchnorm",
     "join_by_training",
     "kl",
+    "last_matrix",
+    "mark_largest",
     "mean",
+    "merge_by_client",
     "mmd",
+    "project_to_simplex",
+    "shuffle",
     "split_epochs",
+    "split_norms",
     "step",
 ]

@@ -13,11 +13,11 @@ import torch
 from headwise.authoring import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, Update, mean
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
-from headwise.methods.fedper import FedPer, Head
+from headwise.methods.fedper import FedPer, OwnHead
 from headwise.methods.fedproto import FedProto
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.methods.scaffold import Scaffold
-from headwise.methods.standalone import Own, Standalone
+from headwise.methods.standalone import OwnModel, Standalone
 from headwise.settings.fields import NonNegative
 
 
@@ -46,13 +46,13 @@ class Simple(Mean, Method[Shared, Nothing, Shared, Shared]):
 
 
 class ChangesItsState(FedPer):
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         me.h["head.bias"].add_(1)
         return FedPer.local_update(self, me, down, local)
 
 
 class ChangesItsDownload(FedPer):
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+    def personalize(self, me: OwnHead, down: Shared, local: Local) -> Predictor:
         for t in down.w.values():
             t.mul_(0.9)
         return FedPer.personalize(self, me, down, local)
@@ -88,13 +88,13 @@ class Flat(Record):
     extra: torch.Tensor
 
 
-class Leaks(Mean, Method[Shared, Head, Shared, BodyAndHead]):
+class Leaks(Mean, Method[Shared, OwnHead, Shared, BodyAndHead]):
     """FedPer that uploads the head it says stays."""
 
     shares = "body"
     client_init, personalize = FedPer.client_init, FedPer.personalize
 
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Any, OwnHead]:
         u = FedPer.local_update(self, me, down, local)  # type: ignore[arg-type]
         return Update(BodyAndHead(u.up.w, u.me.h), u.me, u.model)
 
@@ -111,13 +111,13 @@ class DropsRenamedKeys(FedAvg):
         return local.model(down.w.select("body."))
 
 
-class LeaksOneRow(Mean, Method[Shared, Head, Shared, Flat]):
+class LeaksOneRow(Mean, Method[Shared, OwnHead, Shared, Flat]):
     """The same, but one row of the head inside a longer tensor."""
 
     shares = "body"
     client_init, personalize = FedPer.client_init, FedPer.personalize
 
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Any, OwnHead]:
         u = FedPer.local_update(self, me, down, local)  # type: ignore[arg-type]
         row = u.me.h["head.weight"][1]
         return Update(Flat(u.up.w, torch.cat([torch.zeros(3), row])), u.me, u.model)
@@ -216,31 +216,31 @@ class NoFormula(FedPer):
     traffic_up = "2F"
 
 
-class Disguised(Mean, Method[Shared, Own, Shared, Shared]):
+class Disguised(Mean, Method[Shared, OwnModel, Shared, Shared]):
     """Sends and averages whole models, and never uses them."""
 
     travels, stays, uploaded_fields = "whole model", "whole model", ("w",)
     client_init, personalize = Standalone.client_init, Standalone.personalize
 
-    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         local.sgd(m)
-        return Update(Shared(m.params()), Own(m.state()), m)
+        return Update(Shared(m.params()), OwnModel(m.state()), m)
 
 
 class DisguisedAndSlow(Disguised):
     """The same with another step size, so that it is not quite Standalone."""
 
-    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         local.sgd(m, lr=local.lr / 2)
-        return Update(Shared(m.params()), Own(m.state()), m)
+        return Update(Shared(m.params()), OwnModel(m.state()), m)
 
 
 class OtherRecord(Simple):
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Any, Nothing]:
         u = FedAvg.local_update(self, me, down, local)  # type: ignore[arg-type]
-        return Update(Own(u.up.w), me, u.model)
+        return Update(OwnModel(u.up.w), me, u.model)
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class WrongShows(FedPer):
 
 
 @dataclass
-class Thawed(Method[Nothing, Own, Nothing, Nothing]):
+class Thawed(Method[Nothing, OwnModel, Nothing, Nothing]):
     family, travels, stays = "no sharing", "nothing", "whole model"
     server_init, broadcast, aggregate = Standalone.server_init, Standalone.broadcast, Standalone.aggregate
     client_init, local_update, personalize = Standalone.client_init, Standalone.local_update, Standalone.personalize

@@ -288,10 +288,16 @@ def test_what_is_more_than_layers_is_not_described() -> None:
         (b"torch.nn.modules.linear:Linear", b"pathlib:PosixPath             ", "the network has a pathlib:PosixPath"),
         (b"torch.nn.modules.linear:Linear", b"torch.nn.modules.linear:Lineal", "which can't be imported here"),
         (b"parameters", b"parametres", "x can't be read as a network: KeyError"),
+        (
+            b'\\"function\\": \\"relu\\"',
+            b'\\"function\\": \\"math\\"',
+            "x can't be read as a network: KeyError: 'math'",
+        ),
     ],
 )
 def test_a_damaged_or_hostile_description_is_refused(before: bytes, after: bytes, said: str) -> None:
-    data = describe_network(layers())
+    """A function is one of a table: torch's module of functions also has modules of Python."""
+    data = describe_network(nn.Sequential(layers(), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)))
     assert data is not None and before in data
     with pytest.raises(ConfigError, match=said):
         rebuild_network(data.replace(before, after), "x", load_layer)

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.clusterfl import ClusterFL, Clusters, Own
+from headwise.methods.clusterfl import ClusterFL, Clusters, OwnModel
 
 LR, EPOCHS, N = 0.2, 3, 6
 CLIENTS = [(torch.randn(5, 2, generator=torch.Generator().manual_seed(c)), torch.arange(5) % 3) for c in range(N)]
@@ -76,7 +76,7 @@ def test_clients_that_have_not_trained() -> None:
 def test_client_half(method: ClusterFL) -> None:
     """w <- w - lr (dL/dw + pull (w - m) + decay w), E times with all samples, from one's own model."""
     w, centre = drawn(1), drawn(2)
-    me, down = Own(floats(w)), Shared(floats(centre))
+    me, down = OwnModel(floats(w)), Shared(floats(centre))
     local = bench(plan_of(method, CLIENTS, lr=LR, epochs=EPOCHS), 0)
     update = method.local_update(me, down, local)
     close(method.personalize(me, down, local).state_dict(), w)

@@ -17,7 +17,7 @@ from tiny import bench, floats, plan_of
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedamp import FedAMP, Models, Own
+from headwise.methods.fedamp import FedAMP, Models, OwnModel
 
 LR, EPOCHS, SIZES = 0.2, 3, [5, 4, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -76,7 +76,7 @@ def test_client_half(method: FedAMP, pull: float, from_cloud: bool) -> None:
     """w <- w - lr (dL/dw + lam / alpha (w - u)), E times, full batches; without its gradient, the term is nothing."""
     mine, u = near(1), near(2)
     local = bench(plan_of(method, CLIENTS, lr=LR, epochs=EPOCHS), 0)
-    update = method.local_update(Own(floats(mine)), Shared(floats(u)), local)
+    update = method.local_update(OwnModel(floats(mine)), Shared(floats(u)), local)
     w = u if from_cloud else mine
     for _ in range(EPOCHS):
         g = gradient(w, *CLIENTS[0])
@@ -84,4 +84,4 @@ def test_client_half(method: FedAMP, pull: float, from_cloud: bool) -> None:
     close(dict(update.up.w), w)
     close(dict(update.me.w), w)
     close(update.model.state_dict(), w)
-    close(method.personalize(Own(floats(mine)), Shared(floats(u)), local).state_dict(), mine)
+    close(method.personalize(OwnModel(floats(mine)), Shared(floats(u)), local).state_dict(), mine)

@@ -21,7 +21,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedcp import FedCP, Head
+from headwise.methods.fedcp import FedCP, OwnHead
 
 K, BATCH, LR, EPOCHS, SIZES = 2, 4, 0.2, 2, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -80,7 +80,7 @@ def test_client_half(lam: float) -> None:
     method, (mine, world) = FedCP(lam=lam), situation(0)
     local, rng = bench(plan(method)), torch.Generator()
     rng.set_state(local.rng.get_state())
-    update = method.local_update(Head(floats({k: mine[k] for k in HEAD})), Shared(floats(world)), local)
+    update = method.local_update(OwnHead(floats({k: mine[k] for k in HEAD})), Shared(floats(world)), local)
     w = train(mine, world, 0, lam, rng)
     close(dict(update.me.h), {k: w[k] for k in HEAD})
     sent = {k: (w[k] + world[k]) / 2 if k in HEAD else w[k] for k in w}
@@ -92,7 +92,7 @@ def test_client_half(lam: float) -> None:
 def test_personal_model_before_training() -> None:
     """The global body and policy network, both heads, and no noise: the same scores every time."""
     method, (mine, world), x = FedCP(), situation(1), CLIENTS[1][0]
-    me, down = Head(floats({k: mine[k] for k in HEAD})), Shared(floats(world))
+    me, down = OwnHead(floats({k: mine[k] for k in HEAD})), Shared(floats(world))
     model = method.personalize(me, down, bench(plan(method), 1))
     assert_close(model(x).double(), scores(mine, world, context(mine), features(world, x)), atol=5e-6, rtol=0)
     assert torch.equal(model(x), model(x))

@@ -16,7 +16,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedftha import FedFTHA, Head, Server, Up
+from headwise.methods.fedftha import FedFTHA, OwnHead, Server, Up
 from headwise.params import Params
 from headwise.records import pack
 
@@ -51,7 +51,7 @@ def test_client_half(head_epochs: int) -> None:
     method, w = FedFTHA(head_epochs=head_epochs), drawn(1)
     local, rng = bench(plan(method)), torch.Generator()
     rng.set_state(local.rng.get_state())
-    update = method.local_update(Head(floats(w, HEAD)), Shared(floats(w, BODY)), local)
+    update = method.local_update(OwnHead(floats(w, HEAD)), Shared(floats(w, BODY)), local)
     w = phase(w, *CLIENTS[0], rng, SYNC, BODY + HEAD)
     w = phase(w, *CLIENTS[0], rng, head_epochs, HEAD)
     close(dict(update.up.G | update.up.h), w)
@@ -61,7 +61,7 @@ def test_client_half(head_epochs: int) -> None:
 
 def test_the_personal_model_is_the_own_head_on_the_global_body() -> None:
     w = drawn(1)
-    model = FedFTHA().personalize(Head(floats(w, HEAD)), Shared(floats(w, BODY)), bench(plan(FedFTHA())))
+    model = FedFTHA().personalize(OwnHead(floats(w, HEAD)), Shared(floats(w, BODY)), bench(plan(FedFTHA())))
     close(model.state_dict(), w)
 
 
@@ -130,7 +130,7 @@ def test_owner_mean() -> None:
 
 def test_owners_are_told_by_the_training_samples() -> None:
     method, w = FedFTHA(head_agg="owner_mean", head_epochs=0), drawn(1)
-    up = method.local_update(Head(floats(w, HEAD)), Shared(floats(w, BODY)), bench(plan(method), 2)).up
+    up = method.local_update(OwnHead(floats(w, HEAD)), Shared(floats(w, BODY)), bench(plan(method), 2)).up
     assert up.owned is not None and up.owned.tolist() == [True, True, False]
 
 
@@ -147,7 +147,7 @@ def test_fedft_alone() -> None:
     """Without FedHA no head is sent and there is no global model; the client trains as before."""
     method, w = FedFTHA(upload_heads=False), drawn(1)
     alone, both = (
-        m.local_update(Head(floats(w, HEAD)), Shared(floats(w, BODY)), bench(plan(m))) for m in (method, FedFTHA())
+        m.local_update(OwnHead(floats(w, HEAD)), Shared(floats(w, BODY)), bench(plan(m))) for m in (method, FedFTHA())
     )
     assert set(pack(alone.up).tensors) == {f"G/{k}" for k in BODY}
     close(alone.model.state_dict(), {k: t.double() for k, t in both.model.state_dict().items()})

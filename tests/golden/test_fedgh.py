@@ -17,7 +17,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.method import ClassMeans, Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedgh import Body, FedGH
+from headwise.methods.fedgh import FedGH, OwnBody
 
 BATCH, LR, EPOCHS = 4, 0.2, 2
 CLIENTS = [
@@ -49,7 +49,7 @@ def test_client_half(c: int) -> None:
     method, phi, theta = FedGH(), drawn(1, BODY), drawn(2, HEAD)
     local, rng, (x, y) = bench(plan(method), c), torch.Generator(), CLIENTS[c]
     rng.set_state(local.rng.get_state())
-    update = method.local_update(Body(floats(phi)), Shared(floats(theta)), local)
+    update = method.local_update(OwnBody(floats(phi)), Shared(floats(theta)), local)
     w = {**phi, **theta}
     for i in (i for _ in range(EPOCHS) for i in torch.randperm(len(y), generator=rng).split(BATCH)):
         g = gradient(w, x[i], y[i])
@@ -65,7 +65,7 @@ def test_client_half(c: int) -> None:
 def test_the_personal_model_is_the_global_header_on_the_own_body() -> None:
     """Eq. (5)."""
     phi, theta = drawn(1, BODY), drawn(2, HEAD)
-    model = FedGH().personalize(Body(floats(phi)), Shared(floats(theta)), bench(plan(FedGH())))
+    model = FedGH().personalize(OwnBody(floats(phi)), Shared(floats(theta)), bench(plan(FedGH())))
     close(model.state_dict(), {**phi, **theta})
 
 

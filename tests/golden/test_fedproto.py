@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedproto import FedProto, Known, Own, Prototypes
+from headwise.methods.fedproto import FedProto, Known, OwnModel, Prototypes
 from headwise.params import Params
 
 LR, EPOCHS, LAM = 0.5, 2, 0.7
@@ -77,8 +77,8 @@ def down(*known: int) -> Prototypes:
     return Prototypes(torch.tensor(labels).int(), torch.tensor([[0.5, 1.0], [0.25, 0.0]]), None)
 
 
-def me() -> Own:
-    return Own(Params({k: t.float() for k, t in START.items()}))
+def me() -> OwnModel:
+    return OwnModel(Params({k: t.float() for k, t in START.items()}))
 
 
 def test_nearest_prototype() -> None:

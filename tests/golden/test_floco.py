@@ -7,10 +7,10 @@ import torch
 from numpy64 import BODY, CLIENTS, HEAD, SIZES, START, Array, arrays, close, gradient, mean, only
 from tiny import bench, plan_of, run
 
-from headwise.authoring import Reply
+from headwise.authoring import Reply, project_to_simplex
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.floco import SIZES as SCALES
-from headwise.methods.floco import Floco, _energy, _place, _project, _scores
+from headwise.methods.floco import Floco, _energy, _place, _scores
 
 LR = 0.5
 
@@ -64,7 +64,7 @@ def test_clients_are_placed_by_pca_and_the_lowest_energy() -> None:
 
     every = [np.stack([nearest(k, z) / z for k in kappa]) for z in SCALES.numpy()[::50]]
     for z, beta in zip(SCALES[::50], every, strict=True):
-        np.testing.assert_allclose(_project(torch.tensor(kappa), z).numpy(), beta, atol=1e-6)
+        np.testing.assert_allclose((project_to_simplex(torch.tensor(kappa), z) / z).numpy(), beta, atol=1e-6)
         np.testing.assert_allclose(_energy(torch.tensor(beta)), energy(beta), atol=1e-6)
     placed = _place([Reply(i, up, SIZES[i]) for i, up in enumerate(ups)])
     chosen = np.stack([placed[i]["beta"].numpy() for i in range(3)])

@@ -17,7 +17,7 @@ from torch import Tensor
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fml import FML, Own
+from headwise.methods.fml import FML, OwnModel
 
 BATCH, LR, EPOCHS, SIZES = 4, 0.3, 2, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -56,7 +56,7 @@ def test_client_half(method: FML, clips: bool) -> None:
     plan, rng = plan_of(method, CLIENTS, batch=BATCH, lr=LR, epochs=EPOCHS), torch.Generator()
     local = bench(plan, 0)
     rng.set_state(local.rng.get_state())
-    update = method.local_update(Own(floats(drawn(1))), Shared(floats(drawn(2))), local)
+    update = method.local_update(OwnModel(floats(drawn(1))), Shared(floats(drawn(2))), local)
     own, meme, clipped = train(0, drawn(1), drawn(2), method, rng)
     assert clipped == clips
     close(dict(update.me.w), own)
@@ -84,5 +84,5 @@ def test_beginning_and_use() -> None:
     assert all(torch.equal(t, other[k]) for k, t in first.items())
     close({k: first[k] for k in (A, B)}, {k: START[k] for k in (A, B)})
     assert (first[V].double() - START[V]).abs().max() > 0.1
-    used = method.personalize(Own(floats(drawn(1))), Shared(floats(drawn(2))), bench(plan))
+    used = method.personalize(OwnModel(floats(drawn(1))), Shared(floats(drawn(2))), bench(plan))
     close(used.state_dict(), drawn(1))

@@ -20,7 +20,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.gpfl import GPFL, Head
+from headwise.methods.gpfl import GPFL, OwnHead
 
 K, BATCH, LR, EPOCHS, SIZES = 2, 4, 0.2, 2, [10, 5]
 LABELS = [torch.arange(10) % 3, torch.tensor([2, 0, 2, 2, 0])]
@@ -76,7 +76,7 @@ def test_client_half(method: GPFL, c: int) -> None:
     received, own = drawn(9, SHARED, WHOLE), drawn(c + 10, HEAD)
     local, rng, (x, y) = bench(plan(method), c), torch.Generator(), CLIENTS[c]
     rng.set_state(local.rng.get_state())
-    update = method.local_update(Head(floats(own)), Shared(floats(received)), local)
+    update = method.local_update(OwnHead(floats(own)), Shared(floats(received)), local)
     w = {**received, **own}
     for i in (i for _ in range(EPOCHS) for i in torch.randperm(len(y), generator=rng).split(BATCH)):
         w = {k: t.detach().requires_grad_() for k, t in w.items()}
@@ -90,7 +90,7 @@ def test_client_half(method: GPFL, c: int) -> None:
 
 def test_personal_model_before_training() -> None:
     received, own, (x, _) = drawn(9, SHARED, WHOLE), drawn(11, HEAD), CLIENTS[1]
-    model = GPFL().personalize(Head(floats(own)), Shared(floats(received)), bench(plan(GPFL()), 1))
+    model = GPFL().personalize(OwnHead(floats(own)), Shared(floats(received)), bench(plan(GPFL()), 1))
     wanted = valve(received, features(received, x), conditions(received, 1)[1]) @ own[V].T + own[C]
     assert_close(model(x).double(), wanted, atol=5e-6, rtol=0)
 

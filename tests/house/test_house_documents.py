@@ -66,7 +66,7 @@ def test_readme_names_files_that_exist() -> None:
 @pytest.mark.parametrize("path", METHODS, ids=name_of)
 def test_method_cites_its_equations(path: Path) -> None:
     """Beside the code, not only in the header: the first lines are the citation."""
-    body = path.read_text(encoding="utf-8").split("from __future__", 1)[1]
+    body = path.read_text(encoding="utf-8").split("from headwise.authoring", 1)[1]
     assert re.search(r"(#|\"\"\").*\b(Eqs?\. \(|Algorithm \d|Alg\. \d|Section \d)", body)
 
 

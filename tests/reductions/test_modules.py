@@ -18,7 +18,7 @@ from headwise.methods.fd import FD
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedcp import FedCP
 from headwise.methods.fedkd import FedKD
-from headwise.methods.fedper import FedPer, Head
+from headwise.methods.fedper import FedPer, OwnHead
 from headwise.methods.fedproto import FedProto
 from headwise.methods.fedrod import FedRoD
 from headwise.methods.fml import FML
@@ -173,7 +173,7 @@ def test_gpfl_with_a_valve_that_does_nothing_is_fedper() -> None:
                      for k, t in w.items()})  # fmt: skip
     h = bench(plan).random_head("another")
     me = dataclasses.replace(method.client_init(bench(plan, t=0)), h=h)
-    fedper = FedPer().personalize(Head(h), Shared(w.select("body.")), bench(plan))
+    fedper = FedPer().personalize(OwnHead(h), Shared(w.select("body.")), bench(plan))
     assert_close(method.personalize(me, Shared(closed), bench(plan))(X), fedper(X))
 
 

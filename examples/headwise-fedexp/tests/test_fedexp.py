@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from headwise_fedexp.fedexp import FedExP
 
@@ -32,18 +33,22 @@ def squared(w: Weights) -> float:
     return sum(float((t**2).sum()) for t in w.values())
 
 
-def test_two_rounds_are_what_the_formulas_give() -> None:
+@pytest.mark.parametrize("code", [False, True])
+def test_two_rounds_are_what_the_formulas_give(code: bool) -> None:
     x = np.random.default_rng(3).standard_normal((sum(SIZES), FEATURES)).astype(np.float32)
     y = np.arange(sum(SIZES)) // 3
     blocks = np.split(np.arange(len(y)), np.cumsum(SIZES)[:-1])
     data = FederatedData(Dataset(x, y, ("a", "b", "c", "d")), [Parts(b, b[:0], b) for b in blocks])
-    plan = toy_plan(FedExP(epsilon=EPSILON), data=data, rounds=2, train=Train(batch=100, lr=LR))
+    options = FedExP.presets["code"] if code else {}
+    plan = toy_plan(FedExP(epsilon=EPSILON, **options), data=data, rounds=2, train=Train(batch=100, lr=LR))
     end = play(plan).ended[-1].progress.server
     w, steps = {k: t.double().numpy() for k, t in network().state_dict().items()}, list[float]()
     for _ in range(2):
         changes = [{k: t - w[k] for k, t in train(w, x[b].astype(np.float64), y[b]).items()} for b in blocks]
-        average = {k: (changes[0][k] + changes[1][k]) / 2 for k in w}
-        steps.append(max(1, sum(map(squared, changes)) / (2 * 2 * (squared(average) + EPSILON))))
+        p, few = (np.array(SIZES) / sum(SIZES), 2 * EPSILON) if code else ((0.5, 0.5), EPSILON)
+        average = {k: p[0] * changes[0][k] + p[1] * changes[1][k] for k in w}
+        spread = p[0] * squared(changes[0]) + p[1] * squared(changes[1])
+        steps.append(max(1, spread / (2 * (squared(average) + few))))
         w = {k: t + steps[-1] * average[k] for k, t in w.items()}
     assert max(steps) > 1  # otherwise this is FedAvg
     for k, t in end.w.items():

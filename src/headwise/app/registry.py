@@ -320,11 +320,11 @@ def _run_file(path: Path, name: str) -> Any:
 def _read_class_variables(node: ast.ClassDef) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in node.body:
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None:
-            if not ast.unparse(item.annotation).startswith("ClassVar"):
-                continue
+        option = isinstance(item, ast.AnnAssign) and not ast.unparse(item.annotation).startswith("ClassVar")
+        if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None and not option:
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
             try:
-                values[item.target.id] = ast.literal_eval(item.value)
+                values[ast.unparse(target)] = ast.literal_eval(item.value)
             except ValueError:  # not a literal, so a listing can't show it
                 continue
     return values

@@ -22,29 +22,61 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import Positive, Unit
-from .method import C, Central, Method, Reply, Sums
+from .method import C, Central, Method, Reply, Sums, U
 
 TAU = 1e-3  # adaptivity: keeps the adaptive optimisers' steps finite, as in the paper's experiments
 BETA_2 = 0.99
 
 
 class Shared(Record):
-    """The part of the model that all clients share."""
+    """The part of the model that all clients share.
+
+    >>> Shared(Params(a=torch.zeros(2))).w
+    Params(a: (2,))
+    """
 
     w: Params
 
 
 class Averaged(Record):
-    """The shared part, and the server optimiser's moments if it has any."""
+    """The shared part, and the server optimiser's moments if it has any.
+
+    >>> Averaged(Params(), m=None, v=None).m
+    """
 
     w: Params
     m: Params | None
     v: Params | None
 
 
+class GlobalModel(Method[Shared, C, Shared, U], Generic[C, U]):
+    """One model for everybody, which the server keeps and sends to all; `aggregate` says how it changes.
+
+    >>> class Slow(GlobalModel[Nothing, Shared]):  # what a client keeps, and sends
+    ...     def aggregate(self, server, replies, central):
+    ...         return Shared(0.5 * server.w + 0.5 * mean(r.up.w for r in replies))
+    """
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init().params())
+
+    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+        return central.model(server.w)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
-    """The server keeps what is shared and replaces it with the clients' mean."""
+    """The server keeps what is shared and replaces it with the clients' mean.
+
+    >>> @dataclass(frozen=True)
+    ... class Plain(Averaging[Nothing]):  # what a client keeps
+    ...     def local_update(self, me, down, local):
+    ...         m = local.model(down.w)
+    ...         local.sgd(m)
+    ...         return Update(Shared(m.params()), me, m)
+    >>> Plain(weights="clients").needs()
+    'clients'
+    """
 
     traffic_down: ClassVar[str] = "P"
     traffic_up: ClassVar[str] = traffic_down

@@ -1,7 +1,4 @@
-"""The workbenches: everything a method may use, and measures that several methods share.
-
-Benches hide devices, loaders, optimisers and caches.
-"""
+"""The workbenches: everything a method may use. They hide devices, loaders, optimisers and caches."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 
 from ..models.split import SplitModel
 from ..params import Params
@@ -23,12 +19,21 @@ Predictor = Callable[[Tensor], Tensor]
 
 
 class ClassMeans(Record):
-    """The mean feature of every class that a client holds, with its label."""
+    """The mean feature of every class that a client holds, with its label.
+
+    >>> means = ClassMeans(torch.tensor([2]), torch.tensor([[0.5, 1.5]]))
+    >>> means.table(classes=3).tolist()
+    [[0.0, 0.0], [0.0, 0.0], [0.5, 1.5]]
+    """
 
     labels: Tensor
     """[c] int32, ascending"""
     means: Tensor
     """[c, K]"""
+
+    def table(self, classes: int) -> Tensor:
+        """[classes, K]: the means by class, zeros where there is none."""
+        return self.means.new_zeros(classes, self.means.shape[1]).index_copy(0, self.labels.long(), self.means)
 
     def where(self, condition: bool) -> ClassMeans:
         """These means if the condition holds, otherwise an empty set."""
@@ -36,7 +41,17 @@ class ClassMeans(Record):
 
 
 def split_epochs(epochs: float) -> list[float]:
-    """The epochs one by one: for 2.5 of them 1, 1 and 0.5."""
+    """The epochs one by one.
+
+    Args:
+        epochs: How many, not always whole.
+
+    Returns:
+        Ones, and what is left.
+
+    >>> split_epochs(2.5)
+    [1.0, 1.0, 0.5]
+    """
     whole = int(epochs)
     return [*[1.0] * whole, *([epochs - whole] if epochs > whole else [])]
 
@@ -214,19 +229,3 @@ class Local(Bench, Protocol):
     def class_means(self, body: nn.Module) -> ClassMeans:
         """The exact mean feature of each class that this client holds."""
         ...
-
-
-BANDWIDTHS = (10, 15, 20, 50)
-
-
-def mmd(x: Tensor, y: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two samples with a sum of Gaussian kernels; Gretton et al., JMLR 2012."""
-    n, z = len(x), torch.cat((x, y))
-    d = z.square().sum(1)[:, None] + z.square().sum(1) - 2 * z @ z.T
-    k = torch.stack([(-d / (2 * s)).exp() for s in BANDWIDTHS]).sum(0)
-    return k[:n, :n].mean() + k[n:, n:].mean() - 2 * k[:n, n:].mean()
-
-
-def kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) of the distributions that these scores stand for, the mean over the batch."""
-    return kl_div(log_softmax(q, 1), log_softmax(p, 1), reduction="batchmean", log_target=True)

@@ -25,6 +25,8 @@ from .benches import ClassMeans as ClassMeans
 from .benches import Local as Local
 from .benches import Predictor as Predictor
 from .benches import split_epochs as split_epochs
+from .kept import OwnModel as OwnModel
+from .kept import assemble, begin
 
 S = TypeVar("S", bound=Record)  # server state
 C = TypeVar("C", bound=Record)  # client state
@@ -38,7 +40,11 @@ Sums = Literal["none", "samples", "clients", "labels"]
 
 @dataclass(frozen=True)
 class Reply(Generic[U]):
-    """One client's answer: its message and its number of training samples."""
+    """One client's answer: its message and its number of training samples.
+
+    >>> Reply(client=3, up=Nothing(), n=120).n
+    120
+    """
 
     client: int
     up: U
@@ -47,7 +53,11 @@ class Reply(Generic[U]):
 
 @dataclass(frozen=True)
 class Update(Generic[U, C]):
-    """The result of a client's training: a message up, the state to keep, and the trained model."""
+    """The result of a client's training: a message up, the state to keep, and the trained model.
+
+    >>> Update(up=Nothing(), me=Nothing(), model=abs).model(-2)  # a model is any function
+    2
+    """
 
     up: U
     me: C
@@ -57,7 +67,23 @@ class Update(Generic[U, C]):
 
 
 class Method(Checked, ABC, Generic[S, C, D, U]):
-    """A federated method: two halves that communicate only through records. Its fields are its hyperparameters."""
+    """A federated method: two halves that communicate only through records. Its fields are its hyperparameters.
+
+    >>> @dataclass(frozen=True)
+    ... class Alone(Method[Nothing, OwnModel, Nothing, Nothing]):  # server, client, message down, message up
+    ...     def server_init(self, central):
+    ...         return Nothing()
+    ...
+    ...     def aggregate(self, server, replies, central):
+    ...         return server
+    ...
+    ...     def local_update(self, me, down, local):
+    ...         m = local.model(me.w)
+    ...         local.sgd(m)
+    ...         return Update(Nothing(), OwnModel(m.state()), m)
+    >>> Alone().needs()
+    'none'
+    """
 
     kind: ClassVar[str] = "method"
     family: ClassVar[str] = ""
@@ -110,9 +136,9 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         """The server's state after the census; replies are sorted by client, without those that failed."""
         return server
 
-    @abstractmethod
     def broadcast(self, server: S, client: int, central: Central) -> D:
-        """What this client is sent; it may differ from client to client."""
+        """What this client is sent; it may differ from client to client. By default the server's state itself."""
+        return cast(Any, server)
 
     @abstractmethod
     def aggregate(self, server: S, replies: Sequence[Reply[U]], central: Central) -> S:
@@ -135,9 +161,9 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         """A client's answer in the census: a record of the type `census`."""
         return Nothing()
 
-    @abstractmethod
     def client_init(self, local: Local) -> C:
-        """A client's state before it first takes part."""
+        """A client's state before it first takes part; `OwnModel`, `OwnHead`, `OwnBody`: the initial one."""
+        return cast(Any, begin(record_types(type(self)).client, local))
 
     @abstractmethod
     def local_update(self, me: C, down: D, local: Local) -> Update[U, C]:
@@ -147,9 +173,12 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         """The new state of a client that was not drawn, after its download; called if `updates_idle`."""
         return me
 
-    @abstractmethod
     def personalize(self, me: C, down: D, local: Local) -> Predictor:
-        """The model this client would use right after a download, before any training."""
+        """The model this client would use right after a download, before any training.
+
+        By default its `OwnModel`, or `down.w` with its `OwnHead` or `OwnBody`, if it keeps one.
+        """
+        return assemble(me, down, local)
 
     def join(self, me: C, down: D, whole: Params | None, local: Local) -> Predictor:
         """The model of a client that took no part in training, after `local.epochs` epochs on its own samples.
@@ -161,7 +190,20 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
 
 
 def join_by_training(method: Method[Any, C, D, Any], me: C, down: D, local: Local) -> Predictor:
-    """What a client has after the method's own training or, without epochs, after the download."""
+    """A `join` of most methods: from another first state, for example from the global model.
+
+    Args:
+        method: The method, whose own training is used.
+        me: The client's first state.
+        down: Its first download.
+        local: Its workbench.
+
+    Returns:
+        The model after training or, without epochs, after the download.
+
+    >>> def join(self, me, down, whole, local):
+    ...     return join_by_training(self, OwnModel(local.model(down.w).state()), down, local)
+    """
     return method.local_update(me, down, local).model if local.epochs else method.personalize(me, down, local)
 
 
@@ -175,7 +217,7 @@ class RecordTypes(NamedTuple):
 
 @cache
 def record_types(cls: type[Method[Any, Any, Any, Any]]) -> RecordTypes:
-    """The records that a method declares in its bases, such as ``Averaging[Head]``, and by `census`."""
+    """The records that a method declares in its bases, such as ``Averaging[OwnHead]``, and by `census`."""
     server, client, down, up = _arguments(cls, {})
     return RecordTypes(server, client, down, up, cls.census)
 

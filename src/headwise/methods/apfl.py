@@ -12,11 +12,7 @@ Departs from the paper: the server weights the w_i by samples, Algorithm 1 takes
 updated on every batch, at the model's learning rate.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +33,12 @@ class Own(Record):
 class APFL(Averaging[Own]):
     """FedAvg plus a personal model per client, used in a learned mixture with the global one."""
 
-    family: ClassVar[str] = "global and own model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "own model, mixing coefficient"
-    cost: ClassVar[float] = 2
-    shows: ClassVar[Mapping[str, str]] = {"me.alpha": "client"}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "global and own model"
+    travels = "whole model"
+    stays = "own model, mixing coefficient"
+    cost = 2
+    shows = {"me.alpha": "client"}
+    presets = {"paper": {"weights": "clients"}}
 
     alpha: Unit = 0.5
     """initial mixing coefficient: 1 uses only the client's own model, 0 only the global one"""

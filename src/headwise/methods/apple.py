@@ -15,19 +15,17 @@ samples the others have. By the chain rule a core model moves by p_ii times the 
 p_ii^2, close to zero with many clients; `core_lr = "scaled"` multiplies the rate by N, as PFLlib does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Local, Method, NonNegative, Optimizers, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update,
-    gradient, step,
+    Central, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update, gradient,
+    merge_by_client, step,
 )  # fmt: skip
 
 
@@ -56,14 +54,14 @@ class Own(Record):
 class APPLE(Method[Cores, Own, Down, Shared]):
     """Every client learns its own core model and its own weighted combination of all clients' core models."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "all core models down, own core model up"
-    optimizers: ClassVar[Optimizers] = "own"
-    stays: ClassVar[str] = "relationship with the others"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("core",)
-    traffic_down: ClassVar[str] = "?"  # P for each other client that has trained, and N
-    traffic_up: ClassVar[str] = "P"
-    cost: ClassVar[float] = 1.5
+    family = "personal aggregation"
+    travels = "all core models down, own core model up"
+    optimizers = "own"
+    stays = "relationship with the others"
+    uploaded_fields = ("core",)
+    traffic_down = "?"  # P for each other client that has trained, and N
+    traffic_up = "P"
+    cost = 1.5
 
     relation_lr: NonNegative = 0.001
     """learning rate of the relationship; 0 keeps its initial value"""
@@ -83,16 +81,18 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return Down({j: w for j, w in server.cores.items() if j != client}, n / n.sum())
 
     def aggregate(self, server: Cores, replies: Sequence[Reply[Shared]], central: Central) -> Cores:
-        new = {r.client: r.up.w for r in replies}
-        return Cores(dict(sorted({**server.cores, **new}.items())))
+        return Cores(merge_by_client(server.cores, {r.client: r.up.w for r in replies}))
 
     def client_init(self, local: Local) -> Own:
         return Own(local.init().state(), None)
 
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Shared, Own]:
-        m, others = local.model(me.core), _others(down, local)
-        core, p = m.weights().map(Tensor.detach), _known(me, down)
-        rate, pull = local.lr * (len(local.clients) if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
+        m = local.model(me.core)
+        core = m.weights().map(Tensor.detach)
+        others = _others(down, local)
+        p = _relationship(me, down)
+        rate = local.lr * (len(local.clients) if self.core_lr == "scaled" else 1)
+        pull = self.mu * self._pull(local)
 
         def loss(q: Params, x: Tensor, y: Tensor) -> Tensor:
             w = _mixture(_without_p(q), q["p"], others, local.client)
@@ -100,20 +100,22 @@ class APPLE(Method[Cores, Own, Down, Shared]):
 
         for x, y in local.batches(train=(m,)):
             g = gradient(lambda q, x=x, y=y: loss(q, x, y), core | Params(p=p))
-            core, p = step(core, _without_p(g), rate), p - self.relation_lr * g["p"]  # Algorithm 1, by the chain rule
+            core = step(core, _without_p(g), rate)  # Algorithm 1, by the chain rule
+            p = p - self.relation_lr * g["p"]
         mine = local.model(Params({**m.state(), **core}))
         return Update(Shared(mine.params()), Own(mine.state(), p), _personal(mine, p, others, local))
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
-        return _personal(local.model(me.core), _known(me, down), _others(down, local), local)
+        return _personal(local.model(me.core), _relationship(me, down), _others(down, local), local)
 
     def _pull(self, local: Local) -> float:
         """lambda(r) = (cos(pi r / L) + 1) / 2 while r < L, then 0; rounds r count from 0."""
-        r, L = local.t - 1, self.L * local.T
+        r = local.t - 1
+        L = self.L * local.T
         return (math.cos(math.pi * r / L) + 1) / 2 if r < L else 0.0
 
 
-def _known(me: Own, down: Down) -> Tensor:
+def _relationship(me: Own, down: Down) -> Tensor:
     """Its relationship; at the beginning, and to clients that joined later, by their shares of all samples."""
     return down.p_0 if me.p is None else torch.cat([me.p, down.p_0[len(me.p) :]])
 

@@ -19,19 +19,17 @@ Training goes on from the model that is not calibrated. Statistics are those of 
 samples. Sums are sent divided by the client's samples, so that the server needs only their mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.authoring import (
-    Central, Count, Local, Method, Natural, Nothing, Params, Positive, Predictor, Record, Reply, SplitModel, Sums,
-    TaskName, Update, gradient, mean, step,
+    Central, Count, Local, Method, Natural, Nothing, Params, Positive, Predictor, Record, Reply, SplitModel, Update,
+    descend, mean, shuffle,
 )  # fmt: skip
 
 Eigen = tuple[Tensor, Tensor]
@@ -57,14 +55,14 @@ class Up(Record):
 class CCVR(Method[Models, Nothing, Models, Up]):
     """FedAvg whose head is retrained on virtual features, drawn from a Gaussian per class over all clients."""
 
-    family: ClassVar[str] = "one global model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model, feature statistics"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "2 * P"
-    traffic_up: ClassVar[str] = "P + C * (1 + K + K * K)"
-    sums: ClassVar[Sums] = "samples"
-    cost: ClassVar[float] = 1.4
+    family = "one global model"
+    tasks = ("classification",)
+    travels = "whole model, feature statistics"
+    stays = "nothing"
+    traffic_down = "2 * P"
+    traffic_up = "P + C * (1 + K + K * K)"
+    sums = "samples"
+    cost = 1.4
 
     samples: Natural = 100
     """virtual features per class; 0 is FedAvg, one round behind"""
@@ -79,9 +77,6 @@ class CCVR(Method[Models, Nothing, Models, Up]):
         w = central.init().params()
         return Models(w, w)
 
-    def broadcast(self, server: Models, client: int, central: Central) -> Models:
-        return server
-
     def aggregate(self, server: Models, replies: Sequence[Reply[Up]], central: Central) -> Models:
         if not replies:
             return server
@@ -91,9 +86,6 @@ class CCVR(Method[Models, Nothing, Models, Up]):
 
     def global_model(self, server: Models, central: Central) -> SplitModel | None:
         return central.model(server.calibrated)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Models, local: Local) -> Update[Up, Nothing]:
         m = local.model(down.w)
@@ -109,18 +101,23 @@ class CCVR(Method[Models, Nothing, Models, Up]):
 
     def _calibrate(self, head: Params, replies: Sequence[Reply[Up]], central: Central) -> Params:
         """Eq. (3)."""
-        m, drawn, labels = central.init(), list[Tensor](), list[Tensor]()
+        m = central.init()
+        drawn = list[Tensor]()
+        labels = list[Tensor]()
         for c, mu, root in _gaussians(replies):
             noise = torch.randn(self.samples, len(mu), generator=central.rng).type_as(mu)
             drawn.append(mu + noise @ root.T)
             labels.append(torch.full((self.samples,), c))
         if not drawn or not self.samples:
             return head
-        f, y = torch.cat(drawn).float(), torch.cat(labels)
+        f = torch.cat(drawn).float()
+        y = torch.cat(labels)
+
+        def loss(h: Params, i: Tensor) -> Tensor:
+            return cross_entropy(m.head_given(h)(f[i]), y[i])
+
         for _ in range(self.head_epochs):
-            for i in torch.split(torch.randperm(len(y), generator=central.rng), self.batch):
-                slope = gradient(lambda h, i=i: cross_entropy(m.head_given(h)(f[i]), y[i]), head)
-                head = step(head, slope, self.head_lr)
+            head = descend(head, loss, shuffle(len(y), self.batch, central.rng), self.head_lr)
         return head
 
 

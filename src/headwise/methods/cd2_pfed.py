@@ -13,17 +13,14 @@ by input feature and its bias is shared. Departs from the paper, or fills in wha
 number is ours): the private share grows linearly; a channel that turns private starts from its last shared value.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from headwise.authoring import (
-    Averaging, Central, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, TaskName, Unit, Update,
+    Averaging, Central, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, Unit, Update,
 )  # fmt: skip
 
 
@@ -38,14 +35,14 @@ class Own(Record):
 class CD2PFed(Averaging[Own]):
     """Some channels of every layer are averaged, the rest private, and each half learns to predict like the other."""
 
-    family: ClassVar[str] = "partial sharing"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "segmentation")
-    travels: ClassVar[str] = "shared channels"
-    stays: ClassVar[str] = "private channels"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("shared",)
-    traffic_down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
-    fixed_layout: ClassVar[bool] = False
-    cost: ClassVar[float] = 1.7
+    family = "partial sharing"
+    tasks = ("classification", "segmentation")
+    travels = "shared channels"
+    stays = "private channels"
+    uploaded_fields = ("shared",)
+    traffic_down = "?"  # about (1 - p) P, more while the private share still grows
+    fixed_layout = False
+    cost = 1.7
 
     p: Unit = 0.5
     """final share of each layer's channels that are private; 0 is FedAvg"""
@@ -82,8 +79,8 @@ def _cyclic(m: SplitModel, ones: Params, x: Tensor) -> Tensor:
     m.eval()
     s, p = (log_softmax(m.given(m.weights() * part)(x), 1) for part in (ones, ones.map(lambda t: 1 - t)))
     m.train(mode)
-    as_s, as_p = s.detach(), p.detach()
-    return (as_p.exp() * (as_p - s) + as_s.exp() * (as_s - p)).sum(1).mean() / 2
+    from_s, from_p = s.detach(), p.detach()
+    return (from_p.exp() * (from_p - s) + from_s.exp() * (from_s - p)).sum(1).mean() / 2
 
 
 def _channels(m: SplitModel) -> dict[str, int]:
@@ -99,14 +96,16 @@ def _halves(t: Tensor, d: int, ratio: float) -> tuple[Tensor, Tensor]:
 
 def _ones(m: SplitModel, ratio: float) -> Params:
     """One where a parameter is shared, zero where it is private."""
-    ones, across = m.weights().map(torch.ones_like), _channels(m)
+    ones = m.weights().map(torch.ones_like)
+    across = _channels(m)
     for k in ones.keys() & across.keys():
         _halves(ones[k], across[k], ratio)[1].zero_()
     return ones
 
 
 def _divide(m: SplitModel, ratio: float) -> Own:
-    travels, across = m.params(), _channels(m)
+    travels = m.params()
+    across = _channels(m)
     halves = {k: _halves(t, across[k], ratio) for k, t in travels.items() if k in across}
     shared = {k: halves[k][0] if k in halves else t for k, t in travels.items()}
     private = {k: halves[k][1] if k in halves else t for k, t in m.state().items() if k in halves or k not in travels}
@@ -115,7 +114,8 @@ def _divide(m: SplitModel, ratio: float) -> Own:
 
 def _join(me: Own, down: Shared, local: Local) -> SplitModel:
     """The client's own model, with the received channels replaced."""
-    across, whole = _channels(local.init()), dict(down.w)
+    across = _channels(local.init())
+    whole = dict(down.w)
     for k in down.w.keys() & across.keys():
         own = torch.cat([me.shared[k], me.private[k]], across[k])
         whole[k] = torch.cat([whole[k], own.tensor_split([whole[k].shape[across[k]]], across[k])[1]], across[k])

@@ -18,18 +18,15 @@ all members; a member that has not trained yet joins the larger group, as a new 
 eps_1 = 0.4 and eps_2 = 1.6 for its network and splits after 20 rounds at the earliest (`cfl@code`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from headwise.authoring import (
-    Central, Local, Method, Natural, NonNegative, Nothing, Params, Predictor, Record, Reply, Shared, Update, mean,
+    Central, Local, Method, Natural, NonNegative, Nothing, Params, Record, Reply, Shared, Update, mean, merge_by_client,
 )  # fmt: skip
 
 
@@ -51,13 +48,13 @@ class Change(Record):
 class CFL(Method[Clusters, Nothing, Shared, Change]):
     """One model for all, and for each of two groups once their changes point apart, and so on."""
 
-    family: ClassVar[str] = "clusters"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
-    shows: ClassVar[Mapping[str, str]] = {"server.cluster": "client"}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"code": {"eps_mean": 0.4, "eps_max": 1.6, "begin": 20}}
+    family = "clusters"
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
+    shows = {"server.cluster": "client"}
+    presets = {"code": {"eps_mean": 0.4, "eps_max": 1.6, "begin": 20}}
 
     eps_mean: NonNegative = 0.4
     """a cluster may split once the norm of its clients' mean change is below; 0 is FedAvg with equal weights"""
@@ -75,8 +72,9 @@ class CFL(Method[Clusters, Nothing, Shared, Change]):
         return Shared(server.models[int(server.cluster[client]) if known else largest])
 
     def aggregate(self, server: Clusters, replies: Sequence[Reply[Change]], central: Central) -> Clusters:
-        changes = dict(sorted({**server.changes, **{r.client: r.up.d for r in replies}}.items()))
-        largest, models = int(server.cluster.bincount().argmax()), dict(server.models)
+        changes = merge_by_client(server.changes, {r.client: r.up.d for r in replies})
+        models = dict(server.models)
+        largest = int(server.cluster.bincount().argmax())
         cluster = torch.cat([server.cluster, server.cluster.new_full((central.N - len(server.cluster),), largest)])
         for c, w in server.models.items():
             members = [i for i in changes if cluster[i] == c]
@@ -98,24 +96,19 @@ class CFL(Method[Clusters, Nothing, Shared, Change]):
         longest = max(float(d.sq_norm().sqrt()) for d in trained)
         return float(mean(trained).sq_norm().sqrt()) < self.eps_mean and longest > self.eps_max
 
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
-
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Change, Nothing]:
         m = local.model(down.w)
         local.sgd(m)
         return Update(Change(m.params() - down.w), me, m)
 
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
-
 
 def _smaller_group(changes: Mapping[int, Params], central: Central) -> list[int]:
     """Eq. (2): groups merge, those first whose least similar members are the most similar, until two are left."""
     names = central.init().live()
-    rows = torch.stack([torch.cat([d[k].flatten() for k in names]) for d in changes.values()])
+    rows = torch.stack([d.restrict(names).flatten() for d in changes.values()])
     directions = normalize(rows.double(), dim=1)
-    similarity, groups = directions @ directions.T, [[i] for i in range(len(rows))]
+    similarity = directions @ directions.T
+    groups = [[i] for i in range(len(rows))]
     while len(groups) > 2:
         pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
         a, b = max(pairs, key=lambda p: float(similarity[groups[p[0]]][:, groups[p[1]]].min()))

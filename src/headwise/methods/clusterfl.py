@@ -21,18 +21,15 @@ owns, and ours has none. A client that has not trained yet is sent the mean of a
 pull = 0.001; ours is 0.1, so that it has an effect within a few epochs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from headwise.authoring import (
-    Central, Count, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, Update, mean,
+    Central, Count, Local, Method, NonNegative, OwnModel, Params, Record, Reply, Shared, Update, mean, merge_by_client,
 )  # fmt: skip
 
 ITERATIONS = 100  # k-means converges long before
@@ -46,22 +43,16 @@ class Clusters(Record):
     """int64, one per entry of `models`, in the same order"""
 
 
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
-
-
 @dataclass(frozen=True)
-class ClusterFL(Method[Clusters, Own, Shared, Shared]):
+class ClusterFL(Method[Clusters, OwnModel, Shared, Shared]):
     """Every client trains its own model, pulled to the mean of its cluster of similar models."""
 
-    family: ClassVar[str] = "clusters"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "whole model (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "clusters"
+    travels = "whole model"
+    stays = "whole model (a copy is sent)"
+    uploaded_fields = ("w",)
+    traffic_down = "P"
+    traffic_up = "P"
 
     clusters: Count = 3
     """number of clusters; fewer until that many clients have trained"""
@@ -80,14 +71,10 @@ class ClusterFL(Method[Clusters, Own, Shared, Shared]):
         return Shared(mean(w for j, w in server.models.items() if client not in of or of[j] == of[client]))
 
     def aggregate(self, server: Clusters, replies: Sequence[Reply[Shared]], central: Central) -> Clusters:
-        new = {r.client: r.up.w for r in replies}
-        models = dict(sorted({**server.models, **new}.items()))
+        models = merge_by_client(server.models, {r.client: r.up.w for r in replies})
         return Clusters(models, _k_means(_relation(models, central), self.clusters)) if models else server
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         centre = down.w.restrict(m.live())
 
@@ -96,16 +83,13 @@ class ClusterFL(Method[Clusters, Own, Shared, Shared]):
             return local.loss(m, x, y) + drawn
 
         local.sgd(m, loss=objective)
-        return Update(Shared(m.params()), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(Shared(m.params()), OwnModel(m.state()), m)
 
 
 def _relation(models: Mapping[int, Params], central: Central) -> Tensor:
     """[n, n]: cosines between the models' differences from their mean."""
     names = central.init().live()
-    W = torch.stack([torch.cat([w[k].flatten() for k in names]) for w in models.values()])
+    W = torch.stack([w.restrict(names).flatten() for w in models.values()])
     directions = normalize(W - W.mean(0), dim=1)
     return directions @ directions.T
 
@@ -115,9 +99,11 @@ def _k_means(rows: Tensor, k: int) -> Tensor:
     chosen = [0]
     while len(chosen) < min(k, len(rows)):
         chosen.append(int(torch.cdist(rows, rows[chosen]).min(1).values.argmax()))
-    centres, cluster = rows[chosen], torch.full((len(rows),), -1)
+    centres = rows[chosen]
+    cluster = torch.full((len(rows),), -1)
     for _ in range(ITERATIONS):
-        before, cluster = cluster, torch.cdist(rows, centres).argmin(1)
+        before = cluster
+        cluster = torch.cdist(rows, centres).argmin(1)
         if torch.equal(before, cluster):
             break
         kept = [rows[cluster == c].mean(0) if (cluster == c).any() else centres[c] for c in range(len(centres))]

@@ -11,12 +11,7 @@ v_k's epochs come before those of w, where the authors' code alternates; neither
 Every client has the same lambda; the paper can choose one per client.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
 
 from headwise.authoring import (
     Averaging, Epochs, Local, NonNegative, Params, Predictor, Record, Shared, Update, join_by_training,
@@ -33,11 +28,11 @@ class Own(Record):
 class Ditto(Averaging[Own]):
     """FedAvg plus a personal model per client, pulled towards the global one."""
 
-    family: ClassVar[str] = "global and own model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "own model"
-    cost: ClassVar[float] = 2
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "global and own model"
+    travels = "whole model"
+    stays = "own model"
+    cost = 2
+    presets = {"paper": {"weights": "clients"}}
 
     lam: NonNegative = 1.0
     """pull of the own model towards the global one; 0 trains it alone"""

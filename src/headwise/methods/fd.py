@@ -11,25 +11,14 @@ Departs from the paper: no samples are generated (FAug). Raw logits are averaged
 into targets; without it, as in some public code, training diverges. A client's last message counts until its next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad
 
-from headwise.authoring import (
-    Central, ClassMeans, Local, Method, NonNegative, Params, Predictor, Record, Reply, TaskName, Update,
-)  # fmt: skip
-
-
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
+from headwise.authoring import Central, ClassMeans, Local, Method, NonNegative, OwnModel, Record, Reply, Update
 
 
 class Logits(ClassMeans):
@@ -46,24 +35,24 @@ class Everyone(Record):
 
 
 @dataclass(frozen=True)
-class FD(Method[Everyone, Own, Logits, Logits]):
+class FD(Method[Everyone, OwnModel, Logits, Logits]):
     """Every client trains its own model, which also imitates the others' average prediction for each label."""
 
-    family: ClassVar[str] = "distillation by class"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "mean logits of each class"
-    stays: ClassVar[str] = "whole model"
-    traffic_down: ClassVar[str] = "c * (C + 1)"
-    traffic_up: ClassVar[str] = "c * (C + 1)"
-    cost: ClassVar[float] = 1.1
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+    family = "distillation by class"
+    tasks = ("classification",)
+    travels = "mean logits of each class"
+    stays = "whole model"
+    traffic_down = "c * (C + 1)"
+    traffic_up = "c * (C + 1)"
+    cost = 1.1
+    heterogeneous = "any"
 
     lam: NonNegative = 1.0
     """weight of distillation; 0 is Standalone"""
 
     def server_init(self, central: Central) -> Everyone:
-        N, C = central.N, central.classes
-        return Everyone(torch.zeros(N, C, dtype=torch.bool), torch.zeros(N, C, C))
+        means = torch.zeros(central.N, central.classes, central.classes)
+        return Everyone(means[..., 0] > 0, means)
 
     def broadcast(self, server: Everyone, client: int, central: Central) -> Logits:
         labels = torch.tensor(central.labels(client))
@@ -83,12 +72,11 @@ class FD(Method[Everyone, Own, Logits, Logits]):
             means[r.client, labels] = r.up.means[sent]
         return Everyone(known, means)
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Logits, local: Local) -> Update[Logits, Own]:
-        m, C = local.model(me.w), local.classes
-        targets, total, count = down.means.new_zeros(C, C), down.means.new_zeros(C, C), down.means.new_zeros(C)
+    def local_update(self, me: OwnModel, down: Logits, local: Local) -> Update[Logits, OwnModel]:
+        m = local.model(me.w)
+        targets = down.means.new_zeros(local.classes, local.classes)
+        total = torch.zeros_like(targets)
+        count = total.new_zeros(local.classes)
         given = down.labels >= 0
         targets[down.labels[given].long()] = down.means[given].softmax(1)  # zeros elsewhere: no loss
 
@@ -102,7 +90,4 @@ class FD(Method[Everyone, Own, Logits, Logits]):
         local.sgd(m, loss=loss)
         labels = local.class_counts.nonzero().flatten()
         means = total[labels] / count[labels].clamp(min=1)[:, None]
-        return Update(Logits(torch.where(count[labels] > 0, labels, -1).int(), means), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Logits, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(Logits(torch.where(count[labels] > 0, labels, -1).int(), means), OwnModel(m.state()), m)

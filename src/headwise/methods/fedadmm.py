@@ -21,17 +21,13 @@ all clients take part.
 Departs from the code: every client runs the same number of epochs (there, at random fewer), and eta does not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from headwise.authoring import (
-    Central, Local, Method, Params, Positive, Predictor, Record, Reply, Shared, SplitModel, Sums, Update, mean,
-)  # fmt: skip
+from headwise.authoring import Central, GlobalModel, Local, Params, Positive, Record, Reply, Shared, Update, mean
 
 
 class Own(Record):
@@ -48,17 +44,17 @@ class Change(Record):
 
 
 @dataclass(frozen=True)
-class FedADMM(Method[Shared, Own, Shared, Change]):
+class FedADMM(GlobalModel[Own, Change]):
     """One global model by the method of multipliers: a dual variable makes clients agree with it in the end."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "model and dual variable (their changes are sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w", "y")
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
-    sums: ClassVar[Sums] = "clients"
-    cost: ClassVar[float] = 1.1
+    family = "one global model"
+    travels = "whole model"
+    stays = "model and dual variable (their changes are sent)"
+    uploaded_fields = ("w", "y")
+    traffic_down = "P"
+    traffic_up = "P"
+    sums = "clients"
+    cost = 1.1
 
     rho: Positive = 0.01
     """weight of the proximal term"""
@@ -67,21 +63,13 @@ class FedADMM(Method[Shared, Own, Shared, Change]):
     start: Literal["global", "own"] = "global"
     """where local training starts: from the global model, or from the client's own"""
 
-    def server_init(self, central: Central) -> Shared:
-        return Shared(central.init().params())
-
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
     def aggregate(self, server: Shared, replies: Sequence[Reply[Change]], central: Central) -> Shared:
         if not replies:
             return server
-        d, trained = mean(r.up.d for r in replies), central.init().live()
+        d = mean(r.up.d for r in replies)
+        trained = central.init().live()
         w = {k: t + self.server_lr * d[k] if k in trained else d[k] for k, t in server.w.items()}  # Eq. (4)
         return Shared(Params(w))
-
-    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
-        return central.model(server.w)
 
     def client_init(self, local: Local) -> Own:
         m = local.init()
@@ -101,6 +89,3 @@ class FedADMM(Method[Shared, Own, Shared, Change]):
         y = me.y + self.rho * (w - theta)  # Eq. (2)
         d = w - old + (y - me.y) / self.rho  # Eq. (3)
         return Update(Change(Params({**m.params(), **d})), Own(w, y), m)
-
-    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

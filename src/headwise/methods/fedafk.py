@@ -18,18 +18,16 @@ Momentum and weight decay, if set, apply to the head and the bodies (momentum re
 overwrites theta_i), never to mu.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.authoring import (
-    Averaged, Averaging, Central, EpochsOrNone, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Unit,
-    Update, differentiate_along, join_by_training, kl, split_epochs,
+    Averaged, Averaging, Central, EpochsOrNone, Local, Params, Predictor, Record, Shared, SplitModel, Unit, Update,
+    differentiate_along, join_by_training, kl, split_epochs,
 )  # fmt: skip
 
 Loss = Callable[[Params, Tensor, Tensor], Tensor]
@@ -47,14 +45,14 @@ class Own(Record):
 class FedAFK(Averaging[Own]):
     """A personal body that learns from the global one by imitation, and is mixed with it by a learned coefficient."""
 
-    family: ClassVar[str] = "mixed body"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "body"
-    stays: ClassVar[str] = "whole model"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("theta",)  # once mu reaches 0, it is a copy of the global body
-    traffic_down: ClassVar[str] = "F + L * global_head"
-    cost: ClassVar[float] = 2.4
-    shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
+    family = "mixed body"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "body"
+    stays = "whole model"
+    uploaded_fields = ("theta",)  # once mu reaches 0, it is a copy of the global body
+    traffic_down = "F + L * global_head"
+    cost = 2.4
+    shows = {"me.mu": "client"}
 
     lam: Unit = 0.3
     """weight of knowledge transfer against the supervised loss; 0 disables it"""
@@ -93,8 +91,8 @@ class FedAFK(Averaging[Own]):
         own = local.model(me.theta | me.phi)
         global_model = local.model(down.w if self.global_head else down.w | self._random(local))
         received = local.model(global_model.state()).body if self.target == "received" else None
-        now = _name("G", global_model.weights("" if self.global_head else "body")) | _name("i", own.weights("body"))
-        now = now | Params(mu=me.mu)
+        theta_G = global_model.weights("" if self.global_head else "body")
+        now = theta_G.add_prefix("G/") | own.weights("body").add_prefix("i/") | Params(mu=me.mu)
 
         def loss(p: Params, x: Tensor, y: Tensor) -> Tensor:
             return self._loss(p, own, global_model, received, local, x, y)
@@ -105,7 +103,8 @@ class FedAFK(Averaging[Own]):
             for part, train in at_once if self.order == "joint" else in_turn:  # lines 9-11; Section 4.3, (2)-(4)
                 now = self._learn(now, part, train, loss, local, epochs)
             now = self._mix(now, self.mix == "epoch")  # line 12
-        own, global_model = _renew(own, _of("i", now), local), _renew(global_model, _of("G", now), local)
+        own = _renew(own, now.strip_prefix("i/"), local)
+        global_model = _renew(global_model, now.strip_prefix("G/"), local)
         local.sgd(own, only=own.head, epochs=self.head_epochs)  # Eq. (7)
         up = Shared(global_model.params("" if self.global_head else "body"))
         return Update(up, Own(own.state("body"), own.state("head"), now["mu"]), own, keep=global_model)
@@ -148,7 +147,7 @@ class FedAFK(Averaging[Own]):
         x: Tensor, y: Tensor,
     ) -> Tensor:  # fmt: skip
         """The sum of three losses: each has gradients only for its own quantities, so one step updates them all."""
-        theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
+        theta_G, theta_i, mu = p.strip_prefix("G/"), p.strip_prefix("i/"), p["mu"]
         f_G = global_model.body_given(theta_G.select("body."))(x)
         head = global_model.head_given(theta_G.select("head.")) if self.global_head else global_model.head
         total = local.loss(head, f_G, y)  # Eq. (4)
@@ -170,17 +169,9 @@ class FedAFK(Averaging[Own]):
         """Eq. (3): theta_i = mu theta_i + (1 - mu) theta_G."""
         if not now:
             return p
-        theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
+        theta_G, theta_i, mu = p.strip_prefix("G/"), p.strip_prefix("i/"), p["mu"]
         mixed = mu * theta_i + (1 - mu) * theta_G.select("body.")
-        return _name("G", theta_G) | _name("i", mixed) | Params(mu=mu)
-
-
-def _name(owner: str, params: Params) -> Params:
-    return Params({f"{owner}/{k}": t for k, t in params.items()})
-
-
-def _of(owner: str, params: Params) -> Params:
-    return Params({k.removeprefix(f"{owner}/"): t for k, t in params.select(f"{owner}/").items()})
+        return theta_G.add_prefix("G/") | mixed.add_prefix("i/") | Params(mu=mu)
 
 
 def _renew(m: SplitModel, params: Params, local: Local) -> SplitModel:

@@ -19,11 +19,8 @@ them. The authors' code runs both phases in training mode: each batch is normali
 statistics change in the head phase; in the weight phase only those of a copy do. The body phase is the same in both.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -44,13 +41,13 @@ class Own(Record):
 class FedAH(Averaging[Own]):
     """FedRep in which clients start a round from a learned element-wise mixture of their own and the global head."""
 
-    family: ClassVar[str] = "aggregated head"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "weights of the head"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("h",)
-    cost: ClassVar[float] = 1.4
-    shows: ClassVar[Mapping[str, str]] = {"me.W": "client class feature"}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    family = "aggregated head"
+    travels = "whole model"
+    stays = "weights of the head"
+    uploaded_fields = ("h",)
+    cost = 1.4
+    shows = {"me.W": "client class feature"}
+    presets = {
         "paper": {"weight_lr": "local"},
         "code": {"weight_lr": 1.0, "refresh": "all"},
     }
@@ -89,18 +86,15 @@ class FedAH(Averaging[Own]):
     def _aggregate(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params]:
         """Algorithm 1, lines 6 and 7: the global body with the Aggregated Head, and the weights behind it."""
         m = local.model(down.w)
-        h_i, step = me.h, m.state("head") - me.h  # h - h_i, constant while W is learned
+        h_i = me.h
+        step = m.state("head") - h_i  # h - h_i, constant while W is learned
 
         def loss(W: Params, features: Tensor, y: Tensor) -> Tensor:
             return local.loss(m.head_given(h_i + step * W), features, y)  # L({r, h^_i}), Eq. (3) inside
 
+        rate = None if self.weight_lr == "local" else self.weight_lr
         W = local.descend(
-            me.W,
-            loss,
-            epochs=self.weight_epochs,
-            lr=None if self.weight_lr == "local" else self.weight_lr,
-            project=lambda W: W.map(lambda w: w.clamp(0, 1)),
-            through=m.body,
+            me.W, loss, epochs=self.weight_epochs, lr=rate, project=lambda W: W.clamp(0, 1), through=m.body
         )  # Eq. (4), clipped to [0, 1]
         aggregated = h_i + step * W  # Eq. (3)
         return local.model(m.state("body") | aggregated), W

@@ -14,10 +14,7 @@ learned until the standard deviation of the last 10 epochs' mean losses is below
 Our p counts layers; the authors' code counts tensors (the weight and bias of one layer are 2).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,11 +38,11 @@ class Own(Record):
 class FedALA(Averaging[Own]):
     """FedAvg in which clients start a round from a learned element-wise mixture of their own and the global model."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "weights of the highest layers"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("theta",)
-    cost: ClassVar[float] = 1.4
+    family = "personal aggregation"
+    travels = "whole model"
+    stays = "weights of the highest layers"
+    uploaded_fields = ("theta",)
+    cost = 1.4
 
     p: Count = 1
     """number of layers, from the output down, to aggregate element by element; 1 is the head"""
@@ -78,11 +75,15 @@ class FedALA(Averaging[Own]):
 
     def _aggregate(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params, bool]:
         """The initialised local model, its aggregation weights, and whether they have been learned."""
-        m, theta = local.model(down.w), down.w.restrict(me.W)
+        m = local.model(down.w)
+        theta = down.w.restrict(me.W)
         if not self.weight_lr or all(torch.equal(t, theta[k]) for k, t in me.theta.items()):
             return m, me.W, me.begun  # nothing to learn, as in round 1
-        window, losses, now = local.window(self.share), list[Tensor](), me.W
+        window = local.window(self.share)
+        now = me.W
+        losses = list[Tensor]()
         on_features = all(k.startswith("head.") for k in me.W)
+        through = m.body if on_features else None
 
         def loss(W: Params, x: Tensor, y: Tensor) -> Tensor:
             w = _mixture(me.theta, theta, W)
@@ -93,12 +94,7 @@ class FedALA(Averaging[Own]):
         history = list[float]()
         while not _enough(history, 1 if me.begun else self.cap, self.threshold):
             now = window.descend(
-                now,
-                loss,
-                epochs=1,
-                lr=self.weight_lr,
-                project=lambda W: W.map(lambda w: w.clamp(0, 1)),
-                through=m.body if on_features else None,
+                now, loss, epochs=1, lr=self.weight_lr, project=lambda W: W.clamp(0, 1), through=through
             )  # Algorithm 1: W <- W - eta dL/dTheta^ * (Theta - Theta_i), clipped to [0, 1]
             history.append(float(torch.stack(losses).mean()) if losses else 0.0)
             losses.clear()

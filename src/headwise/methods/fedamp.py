@@ -17,16 +17,14 @@ Where the others' weights sum to more than one, they are scaled to sum to one. D
 BatchNorm statistics. A client that has not trained yet has the initial model, and is in nobody else's mixture.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
+from typing import Literal
 
 from headwise.authoring import (
-    Central, Local, Method, NonNegative, Params, Positive, Predictor, Record, Reply, Shared, Update, mean,
+    Central, Local, Method, NonNegative, OwnModel, Params, Positive, Record, Reply, Shared, Update, mean,
+    merge_by_client,
 )  # fmt: skip
 
 
@@ -36,22 +34,16 @@ class Models(Record):
     w: dict[int, Params]
 
 
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
-
-
 @dataclass(frozen=True)
-class FedAMP(Method[Models, Own, Shared, Shared]):
+class FedAMP(Method[Models, OwnModel, Shared, Shared]):
     """Every client trains its own model, pulled to a mixture of similar models."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "whole model (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "personal aggregation"
+    travels = "whole model"
+    stays = "whole model (a copy is sent)"
+    uploaded_fields = ("w",)
+    traffic_down = "P"
+    traffic_up = "P"
 
     alpha: Positive = 10.0
     """alpha_k: how much of the others is mixed into the cloud model; the pull to it is lam / alpha"""
@@ -78,17 +70,10 @@ class FedAMP(Method[Models, Own, Shared, Shared]):
         return Shared(mean([w_i, *others], [max(1 - sum(a), 0.0), *a]))  # Algorithm 1: u_i
 
     def aggregate(self, server: Models, replies: Sequence[Reply[Shared]], central: Central) -> Models:
-        new = {r.client: r.up.w for r in replies}
-        return Models(dict(sorted({**server.w, **new}.items())))
+        return Models(merge_by_client(server.w, {r.client: r.up.w for r in replies}))
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w if self.start == "own" else Params({**me.w, **down.w}))
         pull = (self.lam / self.alpha, down.w.restrict(m.live()))  # Algorithm 1: to u_i
         local.sgd(m, pull=None if self.detach_reg else pull)
-        return Update(Shared(m.params()), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(Shared(m.params()), OwnModel(m.state()), m)

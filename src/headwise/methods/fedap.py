@@ -17,20 +17,17 @@ a network that was trained on public samples. Only clients that have trained cou
 lambda is 0 for a client that has not trained yet. Equal statistics, as without BatchNorm, count as SMALL apart.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from headwise.authoring import (
-    Central, Local, Method, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update, mean,
+    Central, Local, Method, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update, mean, merge_by_client,
+    split_norms,
 )  # fmt: skip
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 SMALL = 1e-6
 
 
@@ -59,22 +56,22 @@ class Norms(Record):
 class FedAP(Method[Server, Norms, Shared, Shared]):
     """Each client's model is a mean that favours clients with similar features; BatchNorm layers stay local."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model except BatchNorm layers; statistics once"
-    stays: ClassVar[str] = "BatchNorm layers"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
-    census: ClassVar[type[Record]] = Statistics
-    shows: ClassVar[Mapping[str, str]] = {"server.distance": "client client"}
+    family = "personal aggregation"
+    travels = "whole model except BatchNorm layers; statistics once"
+    stays = "BatchNorm layers"
+    traffic_down = "P"
+    traffic_up = "P"
+    census = Statistics
+    shows = {"server.distance": "client client"}
 
     own: Unit = 0.5
     """how much of its own last model a client takes"""
 
     def server_init(self, central: Central) -> Server:
-        return Server(_others(central.init()), torch.full((central.N, central.N), SMALL), {})
+        return Server(split_norms(central.init())[1], torch.full((central.N, central.N), SMALL), {})
 
     def question(self, local: Local) -> Statistics:
-        entering = _entering(local.init().eval(), next(local.batches(1, size=local.n))[0])
+        entering = _watch_norms(local.init().eval(), next(local.batches(1, size=local.n))[0])
         rows = Params({k: x.transpose(0, 1).flatten(1) for k, x in entering.items()})  # [channels, all values]
         return Statistics(rows.map(lambda x: x.mean(1)), rows.map(lambda x: x.std(1, correction=0)))
 
@@ -88,7 +85,8 @@ class FedAP(Method[Server, Norms, Shared, Shared]):
         return Server(server.w, distance, server.models)
 
     def broadcast(self, server: Server, client: int, central: Central) -> Shared:  # Eq. (3)
-        mine, others = server.models.get(client, server.w), [j for j in server.models if j != client]
+        mine = server.models.get(client, server.w)
+        others = [j for j in server.models if j != client]
         if not others:
             return Shared(mine)
         last = len(server.distance)  # clients that joined later have no statistics
@@ -98,43 +96,33 @@ class FedAP(Method[Server, Norms, Shared, Shared]):
         return Shared(mean([mine, *(server.models[j] for j in others)], weights))
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Shared]], central: Central) -> Server:
-        models = {**server.models, **{r.client: r.up.w for r in replies}}
-        return Server(server.w, server.distance, dict(sorted(models.items())))
+        models = merge_by_client(server.models, {r.client: r.up.w for r in replies})
+        return Server(server.w, server.distance, models)
 
     def client_init(self, local: Local) -> Norms:
-        return Norms(_norms(local.init()))
+        return Norms(split_norms(local.init())[0])
 
     def local_update(self, me: Norms, down: Shared, local: Local) -> Update[Shared, Norms]:
         m = local.model(down.w | me.norms)
         local.sgd(m)
-        return Update(Shared(_others(m)), Norms(_norms(m)), m)
+        norms, others = split_norms(m)
+        return Update(Shared(others), Norms(norms), m)
 
     def personalize(self, me: Norms, down: Shared, local: Local) -> Predictor:
         return local.model(down.w | me.norms)
 
 
-def _entering(m: SplitModel, x: Tensor) -> dict[str, Tensor]:
+def _watch_norms(m: SplitModel, x: Tensor) -> dict[str, Tensor]:
     """What enters each BatchNorm layer."""
     met: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda _, given: met.update({name: given[0]})
 
-    names = dict.fromkeys(k.rpartition(".")[0] for k in _norms(m))
+    names = dict.fromkeys(k.rpartition(".")[0] for k in split_norms(m)[0])
     hooks = [m.get_submodule(name).register_forward_pre_hook(keep(name)) for name in names]
     with torch.no_grad():
         m(x)
     for hook in hooks:
         hook.remove()
     return met
-
-
-def _norms(m: SplitModel) -> Params:
-    """Parameters and statistics of the BatchNorm layers."""
-    return Params({k: t for k, t in m.state().items() if isinstance(m.get_submodule(k.rpartition(".")[0]), NORMS)})
-
-
-def _others(m: SplitModel) -> Params:
-    """What may travel from all other layers."""
-    norms = _norms(m)
-    return Params({k: t for k, t in m.params().items() if k not in norms})

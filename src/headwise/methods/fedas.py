@@ -18,19 +18,17 @@ run's; its clients align one shared object in turn, here each its own copy. A cl
 align to. A round whose traces are all 0 takes the plain mean.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from headwise.authoring import (
-    Central, EpochsOrNone, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, TaskName,
-    Update, mean,
+    Central, EpochsOrNone, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, Update,
+    mean,
 )  # fmt: skip
 
 CHUNK = 32  # samples whose gradients are in memory at once
@@ -54,15 +52,15 @@ class Up(Record):
 class FedAS(Method[Shared, Own, Shared, Up]):
     """A shared body with personal heads: clients align the body to their last one, and count by their Fisher trace."""
 
-    family: ClassVar[str] = "shared body"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "body, Fisher trace up"
-    stays: ClassVar[str] = "head, last body (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
-    traffic_down: ClassVar[str] = "F"
-    traffic_up: ClassVar[str] = "F + 1"
-    cost: ClassVar[float] = 3
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"code": {"fisher": "batches"}}
+    family = "shared body"
+    tasks = ("classification",)
+    travels = "body, Fisher trace up"
+    stays = "head, last body (a copy is sent)"
+    uploaded_fields = ("w",)
+    traffic_down = "F"
+    traffic_up = "F + 1"
+    cost = 3
+    presets = {"code": {"fisher": "batches"}}
 
     align_lr: NonNegative = 0.01
     """learning rate of the alignment; 0 starts from the body as it was sent"""
@@ -74,9 +72,6 @@ class FedAS(Method[Shared, Own, Shared, Up]):
     def server_init(self, central: Central) -> Shared:
         return Shared(central.init().params("body"))
 
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
     def aggregate(self, server: Shared, replies: Sequence[Reply[Up]], central: Central) -> Shared:
         if not replies:
             return server
@@ -87,20 +82,19 @@ class FedAS(Method[Shared, Own, Shared, Up]):
         return Own(None, local.init().state("head"))
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Up, Own]:
-        m = self._aligned(me, down, local)
+        m = self._align(me, down, local)
         local.sgd(m)
         return Update(Up(m.params("body"), self._trace(m, local)), Own(m.state("body"), m.state("head")), m)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return self._aligned(me, down, local)
+        return self._align(me, down, local)
 
-    def _aligned(self, me: Own, down: Shared, local: Local) -> SplitModel:
+    def _align(self, me: Own, down: Shared, local: Local) -> SplitModel:
         """The client's head on the shared body, whose features have moved towards those of its last one."""
         m = local.model(down.w | me.h)
         if me.w is None or not self.align_lr:
             return m
-        own = local.class_means(local.model(me.w | me.h).body)
-        target = own.means.new_zeros(local.classes, m.width).index_copy(0, own.labels.long(), own.means)
+        target = local.class_means(local.model(me.w | me.h).body).table(local.classes)
 
         def distance(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1): every class of a batch counts the same
             share = y.bincount(minlength=local.classes)[y].reciprocal()

@@ -10,29 +10,20 @@ Departs from the paper: the n_k are normalised over the round's clients, as Algo
 clients take part.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headwise.authoring import Averaging, Local, Nothing, Predictor, Shared, Update
+from headwise.authoring import Averaging, Local, Nothing, Shared, Update
 
 
 @dataclass(frozen=True)
 class FedAvg(Averaging[Nothing]):
     """One global model, the mean of the clients' locally trained copies."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
+    family = "one global model"
+    travels = "whole model"
+    stays = "nothing"
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         local.sgd(m)  # Algorithm 1, ClientUpdate: w <- w - eta grad l(w; b)
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

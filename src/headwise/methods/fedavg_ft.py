@@ -5,10 +5,8 @@ Training is FedAvg's. Before use, each client copies the global model and trains
 then discarded, so nothing personal is kept. FedALA's tables call it FedAvg-C.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from headwise.authoring import Averaging, EpochsOrNone, Local, Nothing, Params, Predictor, Shared, Update
 
@@ -17,17 +15,14 @@ from headwise.authoring import Averaging, EpochsOrNone, Local, Nothing, Params, 
 class FedAvgFT(Averaging[Nothing]):
     """FedAvg, with the global model fine-tuned by each client before use."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
+    family = "one global model"
+    travels = "whole model"
+    stays = "nothing"
 
     finetune_epochs: EpochsOrNone = 1
     """epochs of fine-tuning before use; 0 is FedAvg"""
     finetune: Literal["all", "head"] = "all"
     """what to fine-tune: the whole model, or only the head"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)

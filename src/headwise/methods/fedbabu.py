@@ -11,10 +11,8 @@ Departs from the paper: bodies are weighted by n_i. Before use, each client fine
 common head and then discards it, so nothing personal is kept. A client's model right after training is not fine-tuned.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from headwise.authoring import (
     Averaging, Central, EpochsOrNone, Local, Nothing, Params, Predictor, Shared, SplitModel, Update,
@@ -25,10 +23,10 @@ from headwise.authoring import (
 class FedBABU(Averaging[Nothing]):
     """A shared body, trained with one fixed random head; every client fine-tunes before use."""
 
-    family: ClassVar[str] = "shared body"
-    travels: ClassVar[str] = "body"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "F"
+    family = "shared body"
+    travels = "body"
+    stays = "nothing"
+    traffic_down = "F"
 
     finetune_epochs: EpochsOrNone = 5
     """epochs of fine-tuning before use; 0 uses the body with the common random head"""
@@ -37,9 +35,6 @@ class FedBABU(Averaging[Nothing]):
 
     def shared(self, central: Central) -> Params:
         return central.init().params("body")
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = _under_common_head(down, local)

@@ -11,19 +11,12 @@ Without BatchNorm this is FedAvg.
 Departs from the paper: the mean is weighted by n_k, as in FedAvg; Algorithm 1 takes the plain mean (`fedbn@paper`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from torch import nn
 
 from headwise.authoring import (
-    Averaged, Averaging, Central, Local, Params, Predictor, Record, Shared, SplitModel, Update,
+    Averaged, Averaging, Central, Local, Params, Predictor, Record, Shared, SplitModel, Update, has_batchnorm,
+    split_norms,
 )  # fmt: skip
-
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Norms(Record):
@@ -36,35 +29,25 @@ class Norms(Record):
 class FedBN(Averaging[Norms]):
     """FedAvg in which BatchNorm layers stay local."""
 
-    family: ClassVar[str] = "partial sharing"
-    travels: ClassVar[str] = "whole model except BatchNorm layers"
-    stays: ClassVar[str] = "BatchNorm layers"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "partial sharing"
+    travels = "whole model except BatchNorm layers"
+    stays = "BatchNorm layers"
+    presets = {"paper": {"weights": "clients"}}
 
     def shared(self, central: Central) -> Params:
-        return _others(central.init())  # their mean: Algorithm 1, if layer l is not BN
+        return split_norms(central.init())[1]  # their mean: Algorithm 1, if layer l is not BN
 
     def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
-        return None if _norms(central.init()) else central.model(server.w)
+        return None if has_batchnorm(central.init()) else central.model(server.w)
 
     def client_init(self, local: Local) -> Norms:
-        return Norms(_norms(local.init()))
+        return Norms(split_norms(local.init())[0])
 
     def local_update(self, me: Norms, down: Shared, local: Local) -> Update[Shared, Norms]:
         m = local.model(down.w | me.norms)
         local.sgd(m)  # Algorithm 1: w_{t+1,k} <- SGD(w_{t,k})
-        return Update(Shared(_others(m)), Norms(_norms(m)), m)
+        norms, others = split_norms(m)
+        return Update(Shared(others), Norms(norms), m)
 
     def personalize(self, me: Norms, down: Shared, local: Local) -> Predictor:
         return local.model(down.w | me.norms)
-
-
-def _norms(m: SplitModel) -> Params:
-    """Parameters and statistics of the BatchNorm layers."""
-    return Params({k: t for k, t in m.state().items() if isinstance(m.get_submodule(k.rpartition(".")[0]), NORMS)})
-
-
-def _others(m: SplitModel) -> Params:
-    """What may travel from all other layers."""
-    norms = _norms(m)
-    return Params({k: t for k, t in m.params().items() if k not in norms})

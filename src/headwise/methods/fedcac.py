@@ -14,17 +14,15 @@ Aggressive Collaboration*, ICCV 2023. https://arxiv.org/abs/2309.11103
 clients; collaborators can be all that have trained, with their last models and masks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Count, Local, Method, Params, Predictor, Record, Reply, SplitModel, Unit, Update, mean,
+    Central, Count, Local, Method, Params, Predictor, Record, Reply, SplitModel, Unit, Update, mark_largest, mean,
+    merge_by_client,
 )  # fmt: skip
 
 
@@ -61,12 +59,12 @@ class Up(Record):
 class FedCAC(Method[Server, Own, Down, Up]):
     """Each client's critical parameters are averaged over clients with similar ones, the rest over all clients."""
 
-    family: ClassVar[str] = "partial sharing"
-    travels: ClassVar[str] = "two models down; one and a mask up"
-    stays: ClassVar[str] = "mask (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("mask",)
-    traffic_down: ClassVar[str] = "2 * P"
-    traffic_up: ClassVar[str] = "P + P / 4"  # a boolean takes one byte
+    family = "partial sharing"
+    travels = "two models down; one and a mask up"
+    stays = "mask (a copy is sent)"
+    uploaded_fields = ("mask",)
+    traffic_down = "2 * P"
+    traffic_up = "P + P / 4"  # a boolean takes one byte
 
     tau: Unit = 0.5
     """share of each tensor's parameters that are critical; 0 is FedAvg with equal weights"""
@@ -85,8 +83,8 @@ class FedCAC(Method[Server, Own, Down, Up]):
     def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
         if not replies:
             return server
-        models = dict(sorted({**server.models, **{r.client: r.up.w for r in replies}}.items()))
-        masks = dict(sorted({**server.masks, **{r.client: r.up.mask for r in replies}}.items()))
+        models = merge_by_client(server.models, {r.client: r.up.w for r in replies})
+        masks = merge_by_client(server.masks, {r.client: r.up.mask for r in replies})
         return Server(mean(r.up.w for r in replies), models, masks, _alike(masks.values(), central.t / self.beta))
 
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
@@ -100,17 +98,12 @@ class FedCAC(Method[Server, Own, Down, Up]):
         before = m.params()
         local.sgd(m)
         after = m.params()
-        mask = Params({k: self._top(((after[k] - before[k]) * after[k]).abs()) for k in m.live()})  # Eq. (1)
+        moved = {k: (after[k] - before[k]) * after[k] for k in m.live()}  # Eq. (1)
+        mask = Params({k: mark_largest(t.abs(), self.tau) for k, t in moved.items()})
         return Update(Up(after, mask), Own(mask), m)
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
         return _merge(me, down, local)
-
-    def _top(self, scores: Tensor) -> Tensor:
-        order = scores.flatten().sort(descending=True, stable=True).indices
-        chosen = torch.zeros_like(scores, dtype=torch.bool)
-        chosen.view(-1)[order[: int(round(self.tau * len(order), 6))]] = True  # the first floor(tau n), ties in order
-        return chosen
 
 
 def _merge(me: Own, down: Down, local: Local) -> SplitModel:
@@ -121,8 +114,9 @@ def _merge(me: Own, down: Down, local: Local) -> SplitModel:
 
 def _alike(masks: Iterable[Params], progress: float) -> Tensor:
     """Eq. (3); every client is its own collaborator."""
-    flat = torch.stack([torch.cat([t.flatten() for t in M.values()]) for M in masks]).float()
-    size, own = flat.sum(1), torch.eye(len(flat), dtype=torch.bool)
+    flat = torch.stack([M.flatten() for M in masks]).float()
+    size = flat.sum(1)
+    own = torch.eye(len(flat), dtype=torch.bool)
     overlap = 1 - (size[:, None] + size - 2 * flat @ flat.T).double() / (2 * size[:, None]).clamp(min=1)  # Eq. (2)
     pairs = overlap[~own] if len(flat) > 1 else torch.ones(1)
     return own | (overlap >= pairs.mean() + progress * (pairs.max() - pairs.mean()) - 1e-9)

@@ -13,25 +13,17 @@ Departs from the paper: the policy is sampled (Gumbel-softmax) only in training;
 first round's context comes from the initial head; in the public code it is random.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from headwise.authoring import (
-    Averaging, Bench, Central, Composed, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, TaskName,
-    Update, mmd,
+    Averaging, Bench, Central, Composed, Local, NonNegative, OwnHead, Params, Predictor, Shared, SplitModel, Update,
+    mmd,
 )  # fmt: skip
-
-
-class Head(Record):
-    """A client's own head."""
-
-    h: Params
 
 
 class Parts(NamedTuple):
@@ -44,28 +36,25 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedCP(Averaging[Head]):
+class FedCP(Averaging[OwnHead]):
     """A small network divides each sample's features into a part for the personal head and one for the global head."""
 
-    family: ClassVar[str] = "two heads"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "whole model and policy network"
-    stays: ClassVar[str] = "head (half of it is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("h",)
-    traffic_down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
-    cost: ClassVar[float] = 1.5
+    family = "two heads"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "whole model and policy network"
+    stays = "head (half of it is sent)"
+    uploaded_fields = ("h",)
+    traffic_down = "P + 2 * K**2 + 6 * K"
+    cost = 1.5
 
     lam: NonNegative = 5.0
     """weight of the discrepancy between the features of the local and the global body; 0 disables it"""
 
     def shared(self, central: Central) -> Params:
         m = central.init()
-        return m.params() | _name(_cpn(m.width, central))  # Algorithm 1: the mean of both
+        return m.params() | _snapshot(_cpn(m.width, central))  # Algorithm 1: the mean of both
 
-    def client_init(self, local: Local) -> Head:
-        return Head(local.init().state("head"))
-
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         parts = _parts(me, down, local)
         m, global_model, cpn, _ = parts
 
@@ -75,18 +64,18 @@ class FedCP(Averaging[Head]):
 
         # Algorithm 1: the global extractor and head are frozen
         local.sgd(m, cpn, global_model, only=(m, cpn), loss=loss)
-        up = Shared(m.params("body") | 0.5 * (m.params("head") + global_model.params("head")) | _name(cpn))
-        return Update(up, Head(m.state("head")), _personal(parts), keep=m)
+        up = Shared(m.params("body") | 0.5 * (m.params("head") + global_model.params("head")) | _snapshot(cpn))
+        return Update(up, OwnHead(m.state("head")), _personal(parts), keep=m)
 
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+    def personalize(self, me: OwnHead, down: Shared, local: Local) -> Predictor:
         return _personal(_parts(me, down, local))
 
 
-def _parts(me: Head, down: Shared, local: Local) -> Parts:
+def _parts(me: OwnHead, down: Shared, local: Local) -> Parts:
     body = down.w.select("body.")
     m, global_model = local.model(body | me.h), local.model(body | down.w.select("head."))
     cpn = _cpn(m.width, local)
-    cpn.load_state_dict({k.removeprefix("cpn."): t for k, t in down.w.select("cpn.").items()})
+    cpn.load_state_dict(dict(down.w.strip_prefix("cpn.")))
     rows = next(layer.weight.detach() for layer in m.head.modules() if isinstance(layer, nn.Linear))
     return Parts(m, global_model, cpn, normalize(rows.sum(0), dim=0))
 
@@ -117,5 +106,5 @@ def _cpn(K: int, bench: Bench) -> nn.Sequential:
     return bench.draw(lambda: nn.Sequential(nn.Linear(K, 2 * K), nn.LayerNorm(2 * K), nn.ReLU()), "fedcp")
 
 
-def _name(cpn: nn.Sequential) -> Params:
-    return Params({f"cpn.{k}": t.detach().clone() for k, t in cpn.state_dict().items()})
+def _snapshot(cpn: nn.Sequential) -> Params:
+    return Params(cpn.state_dict()).map(torch.clone).add_prefix("cpn.")

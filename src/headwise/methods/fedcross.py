@@ -18,17 +18,14 @@ Departs from it: models move on by one client per round instead of being shuffle
 of plain averaging is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-import torch
 from torch.nn.functional import cosine_similarity
 
 from headwise.authoring import (
-    Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update, mean,
+    Central, Local, Method, Nothing, Params, Record, Reply, Shared, SplitModel, Unit, Update, mean,
 )  # fmt: skip
 
 
@@ -42,11 +39,11 @@ class Server(Record):
 class FedCross(Method[Server, Nothing, Shared, Shared]):
     """As many models as a round has clients travel from client to client, and each borrows a little from another."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "one global model"
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
 
     alpha: Unit = 0.9
     """how much of itself a model keeps"""
@@ -74,22 +71,16 @@ class FedCross(Method[Server, Nothing, Shared, Shared]):
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         return central.model(mean(server.models.values()))
 
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
-
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         local.sgd(m)
         return Update(Shared(m.params()), me, m)
 
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
-
     def _partner(self, i: int, trained: Sequence[Params], t: int) -> int:
         others = [j for j in range(len(trained)) if j != i]
         if self.partner == "in order":
             return (i + 1 + t % len(others)) % len(trained)
-        flat = [torch.cat([t.flatten() for t in v.values() if t.is_floating_point()]) for v in trained]
+        flat = [Params({k: t for k, t in v.items() if t.is_floating_point()}).flatten() for v in trained]
         pick = min if self.partner == "lowest" else max
         return pick(others, key=lambda j: float(cosine_similarity(flat[i], flat[j], dim=0)))
 

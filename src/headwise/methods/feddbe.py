@@ -16,18 +16,14 @@ drops what it trained; MR is half the mean squared distance; the running mean st
 Departs from the paper: the authors' script takes kappa = 50 at a rate of 0.005; our kappa suits a rate of 0.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from headwise.authoring import (
-    Central, Composed, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, Sums, TaskName,
-    Unit, Update,
+    Central, Composed, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update,
 )  # fmt: skip
 
 
@@ -48,14 +44,14 @@ class Feature(Record):
 class FedDBE(Method[Global, Feature, Global, Shared]):
     """FedAvg in which a client's bias in feature space is a vector of its own, and the body is kept free of it."""
 
-    family: ClassVar[str] = "partial sharing"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "whole model, mean feature down"
-    stays: ClassVar[str] = "bias of the features"
-    traffic_down: ClassVar[str] = "P + K"
-    traffic_up: ClassVar[str] = "P"
-    sums: ClassVar[Sums] = "samples"
-    census: ClassVar[type[Record]] = Feature
+    family = "partial sharing"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "whole model, mean feature down"
+    stays = "bias of the features"
+    traffic_down = "P + K"
+    traffic_up = "P"
+    sums = "samples"
+    census = Feature
 
     kappa: NonNegative = 1.0
     """weight of the distance between a client's mean feature and the consensual one"""
@@ -72,7 +68,7 @@ class FedDBE(Method[Global, Feature, Global, Shared]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = m.body(x)
-            running.mean_with(z)
+            running.update(z)
             return local.loss_of(m.head(z), y)
 
         local.sgd(m, epochs=1, loss=loss)  # Algorithm 1, initialization: only zbar_i^g stays of this epoch
@@ -82,9 +78,6 @@ class FedDBE(Method[Global, Feature, Global, Shared]):
         means = torch.stack([r.up.v for r in replies]).double()
         n = torch.tensor([r.n for r in replies], dtype=torch.float64)
         return Global(server.w, (n / n.sum() @ means).float())  # Algorithm 1, initialization: zbar^g
-
-    def broadcast(self, server: Global, client: int, central: Central) -> Global:
-        return server
 
     def aggregate(self, server: Global, replies: Sequence[Reply[Shared]], central: Central) -> Global:
         if not replies:
@@ -98,12 +91,13 @@ class FedDBE(Method[Global, Feature, Global, Shared]):
         return Feature(torch.zeros(local.init().width))
 
     def local_update(self, me: Feature, down: Global, local: Local) -> Update[Shared, Feature]:
-        m, bias = local.model(down.w), Bias(me.v)
+        m = local.model(down.w)
+        bias = Bias(me.v)
         running = Running(self.mu, m.width)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = m.body(x)
-            apart = (running.mean_with(z) - down.centre).square().mean() / 2
+            apart = (running.update(z) - down.centre).square().mean() / 2
             return local.loss_of(m.head(z + bias.p), y) + self.kappa * apart  # Algorithm 1: PRBM, and kappa times MR
 
         local.sgd(m, bias, loss=loss)  # Algorithm 1: theta and zbar_i^p learn together
@@ -117,9 +111,10 @@ class Running:
     """MR: zbar_i^g <- (1 - mu) zbar_i^g + mu times the batch's mean feature, with gradients through the batch only."""
 
     def __init__(self, mu: float, width: int) -> None:
-        self.mu, self.mean = mu, torch.zeros(width)
+        self.mu = mu
+        self.mean = torch.zeros(width)
 
-    def mean_with(self, z: Tensor) -> Tensor:
+    def update(self, z: Tensor) -> Tensor:
         mean = (1 - self.mu) * self.mean.type_as(z) + self.mu * z.mean(0)
         self.mean = mean.detach()
         return mean

@@ -18,17 +18,12 @@ the samples and clips gradients at a norm of 10, for which `train.clip` exists; 
 square in (1). BatchNorm statistics, where they travel, are averaged as in FedAvg, with equal weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from headwise.authoring import (
-    Central, Local, Method, Params, Positive, Predictor, Record, Reply, Shared, SplitModel, Sums, Update, mean,
-)  # fmt: skip
+from headwise.authoring import Central, Local, Method, Params, Positive, Record, Reply, Shared, SplitModel, Update, mean
 
 
 class Server(Record):
@@ -54,14 +49,14 @@ class Change(Record):
 class FedDyn(Method[Server, Own, Shared, Change]):
     """One global model; each client's loss is changed so that its optimum agrees with that of all clients."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "sum of its changes (which are sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("g",)
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
-    sums: ClassVar[Sums] = "clients"
-    cost: ClassVar[float] = 1.1
+    family = "one global model"
+    travels = "whole model"
+    stays = "sum of its changes (which are sent)"
+    uploaded_fields = ("g",)
+    traffic_down = "P"
+    traffic_up = "P"
+    sums = "clients"
+    cost = 1.1
 
     alpha: Positive = 0.1
     """weight of the dynamic regularizer"""
@@ -97,9 +92,6 @@ class FedDyn(Method[Server, Own, Shared, Change]):
         local.sgd(m, loss=objective)
         d = m.params() - down.w
         return Update(Change(d), Own(me.g - self.alpha * d.restrict(me.g)), m)  # Eq. (2)
-
-    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
 
 
 def _zeros(m: SplitModel) -> Params:

@@ -19,18 +19,15 @@ Departs from the paper: components start with the same body and different heads.
 client are those of the first component.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from headwise.authoring import (
-    Averaging, Central, Composed, Count, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Update,
+    Averaging, Central, Composed, Count, Local, Params, Predictor, Record, Shared, SplitModel, Update,
 )  # fmt: skip
 
 TINY = 1e-12  # keeps the logarithm of a weight finite
@@ -46,55 +43,54 @@ class Own(Record):
 class FedEM(Averaging[Own]):
     """Clients share several models and mix them by weights of their own, which EM finds."""
 
-    family: ClassVar[str] = "clusters"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "M whole models"
-    stays: ClassVar[str] = "weights of the models"
-    traffic_down: ClassVar[str] = "M * P"
-    cost: ClassVar[float] = 4
+    family = "clusters"
+    tasks = ("classification",)
+    travels = "M whole models"
+    stays = "weights of the models"
+    traffic_down = "M * P"
+    cost = 4
 
     M: Count = 3
     """components"""
 
     def shared(self, central: Central) -> Params:
         start = [central.model(central.random_head("fedem", m)) if m else central.init() for m in range(self.M)]
-        return _joined([m.params() for m in start])
+        return _join(m.params() for m in start)
 
     def client_init(self, local: Local) -> Own:
         return Own(torch.full((self.M,), 1 / self.M))
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
-        models, sent = self._models(down, local), self._models(down, local)
+        models = self._models(down, local)
+        sent = self._models(down, local)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (3)
             return (_responsibilities(sent, me.pi, x, y) * _losses(models, x, y)).sum(0).mean()
 
         pi = self._weights(me.pi, sent, local)
         local.sgd(*models, loss=loss)
-        up = Shared(_joined([m.params() for m in models]))
-        return Update(up, Own(pi), _mixture(models, pi), keep=models[0])
+        return Update(Shared(_join(m.params() for m in models)), Own(pi), _mixture(models, pi), keep=models[0])
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return _mixture(self._models(down, local), me.pi)
 
     def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
-        models, pi = self._models(down, local), me.pi
+        models = self._models(down, local)
+        pi = me.pi
         for _ in range(round(local.epochs)):
             pi = self._weights(pi, models, local)
         return _mixture(models, pi)
 
     def _models(self, down: Shared, local: Local) -> list[SplitModel]:
-        prefixes = [f"{m}:" for m in range(self.M)]
-        parts = [{k.removeprefix(p): t for k, t in down.w.select(p).items()} for p in prefixes]
-        return [local.model(Params(part)) for part in parts]
+        return [local.model(down.w.strip_prefix(f"{m}:")) for m in range(self.M)]
 
     def _weights(self, pi: Tensor, sent: Sequence[SplitModel], local: Local) -> Tensor:
         """Eq. (2)."""
         return _responsibilities(sent, pi, *next(local.batches(1, size=local.n))).mean(1)
 
 
-def _joined(parts: Sequence[Params]) -> Params:
-    return Params({f"{m}:{k}": t for m, part in enumerate(parts) for k, t in part.items()})
+def _join(parts: Iterable[Params]) -> Params:
+    return Params({k: t for m, part in enumerate(parts) for k, t in part.add_prefix(f"{m}:").items()})
 
 
 def _losses(models: Sequence[nn.Module], x: Tensor, y: Tensor) -> Tensor:

@@ -17,17 +17,14 @@ broken at random; a client's own model is always a candidate and never sent back
 keeps theta_i^old, which is trained again; public code continues from theta_i there.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Local, Method, Natural, Params, Predictor, Record, Reply, SplitModel, Unit, Update, mean,
+    Central, Local, Method, Natural, Params, Predictor, Record, Reply, SplitModel, Unit, Update, mean, merge_by_client,
 )  # fmt: skip
 
 EPSILON = 1e-5  # keeps the weight of an identical model finite
@@ -68,14 +65,14 @@ class Up(Record):
 class FedFomo(Method[Server, Own, Down, Up]):
     """Every client mixes in the models that do better on its validation samples, then keeps training."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "up to M whole models down; whole model and a weight for each up"
-    stays: ClassVar[str] = "whole model (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of models the server has
-    traffic_down: ClassVar[str] = "?"  # M * P, less until M others have trained
-    traffic_up: ClassVar[str] = "?"  # P + 2 for each model that was sent
-    cost: ClassVar[float] = 1.2
-    shows: ClassVar[Mapping[str, str]] = {"server.P": "client client"}
+    family = "personal aggregation"
+    travels = "up to M whole models down; whole model and a weight for each up"
+    stays = "whole model (a copy is sent)"
+    uploaded_fields = ("w", "old")  # the old one is a mixture of models the server has
+    traffic_down = "?"  # M * P, less until M others have trained
+    traffic_up = "?"  # P + 2 for each model that was sent
+    cost = 1.2
+    shows = {"server.P": "client client"}
 
     M: Natural = 5
     """models sent to each client; 0: it trains alone, and reverts if validation samples show no gain"""
@@ -95,8 +92,7 @@ class FedFomo(Method[Server, Own, Down, Up]):
         P = _for(central.N, server.P)
         for r in replies:
             P[r.client, r.up.clients.long()] += r.up.weights  # Eq. (3)
-        new = {r.client: r.up.w for r in replies}
-        return Server(dict(sorted({**server.models, **new}.items())), P)
+        return Server(merge_by_client(server.models, {r.client: r.up.w for r in replies}), P)
 
     def client_init(self, local: Local) -> Own:
         first = local.init().state()
@@ -107,7 +103,8 @@ class FedFomo(Method[Server, Own, Down, Up]):
         own, old = local.model(me.w), local.model(me.old)
         candidates = [*down.models.values(), own.params()]
         weights = torch.tensor([_weight(old, w, validation, local) for w in candidates])
-        positive, m = weights.clamp(min=0), old
+        positive = weights.clamp(min=0)
+        m = old
         if positive.sum() > 0:
             m = local.model(Params({**me.w, **mean(candidates, map(float, positive))}))  # Eq. (2)
         begun = m.state()

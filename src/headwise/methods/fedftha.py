@@ -12,17 +12,16 @@ Departs from the paper: Eq. (7) prints an update of body and head, but the sente
 updated, as we do. Eq. (8) divides by all N clients; we average over those that have uploaded (see `include_unseen`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, EpochsOrNone, Local, Method, Params, Predictor, Record, Reply, Shared, SplitModel, Update, mean,
+    Central, EpochsOrNone, Local, Method, OwnHead, Params, Predictor, Record, Reply, Shared, SplitModel, Update, mean,
+    merge_by_client,
 )  # fmt: skip
 
 
@@ -42,23 +41,17 @@ class Up(Record):
     owned: Tensor | None
 
 
-class Head(Record):
-    """A client's own head."""
-
-    h: Params
-
-
 @dataclass(frozen=True)
-class FedFTHA(Method[Server, Head, Shared, Up]):
+class FedFTHA(Method[Server, OwnHead, Shared, Up]):
     """A shared body with fine-tuned personal heads, and a global head that is their mean."""
 
-    family: ClassVar[str] = "shared body"
-    travels: ClassVar[str] = "body down, body and head up"
-    stays: ClassVar[str] = "head (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("h",)
-    traffic_down: ClassVar[str] = "F"
-    traffic_up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
-    cost: ClassVar[float] = 1.4
+    family = "shared body"
+    travels = "body down, body and head up"
+    stays = "head (a copy is sent)"
+    uploaded_fields = ("h",)
+    traffic_down = "F"
+    traffic_up = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
+    cost = 1.4
 
     head_epochs: EpochsOrNone = 5
     """tau_head: epochs of head fine-tuning, with the body frozen, after `train.epochs` on both"""
@@ -75,16 +68,13 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     def broadcast(self, server: Server, client: int, central: Central) -> Shared:
         return Shared(server.G)
 
-    def client_init(self, local: Local) -> Head:
-        return Head(local.init().state("head"))
-
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Up, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Up, OwnHead]:
         m = local.model(down.w | me.h)
         local.sgd(m)  # Eq. (6), tau_sync epochs
         local.sgd(m, only=m.head, epochs=self.head_epochs)  # Eq. (7)
         owned = local.class_counts > 0 if self.upload_heads and self.head_agg == "owner_mean" else None
         h = m.params("head") if self.upload_heads else None
-        return Update(Up(m.params("body"), h, owned), Head(m.state("head")), m)
+        return Update(Up(m.params("body"), h, owned), OwnHead(m.state("head")), m)
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
         if not replies:
@@ -92,12 +82,9 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
         heads = {r.client: r.up.h for r in replies if r.up.h is not None}
         about = {r.client: _about(r) for r in replies if r.up.h is not None}
         G = mean(r.up.G for r in replies)  # Eq. (9): every client counts the same
-        return Server(G, _merge(server.heads, heads), _merge(server.about, about))
+        return Server(G, merge_by_client(server.heads, heads), merge_by_client(server.about, about))
 
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w | me.h)
-
-    def join(self, me: Head, down: Shared, whole: Params | None, local: Local) -> Predictor:
+    def join(self, me: OwnHead, down: Shared, whole: Params | None, local: Local) -> Predictor:
         m = local.model(down.w | me.h if whole is None else whole)  # it gets the global head, Eq. (8) ...
         local.sgd(m, only=m.head)  # ... and fine-tunes it, Eq. (7)
         return m
@@ -105,11 +92,12 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         if not self.upload_heads:
             return None
-        heads, n = list(server.heads.values()), [a["n"].item() for a in server.about.values()]
+        heads = list(server.heads.values())
+        n = [a["n"].item() for a in server.about.values()]
         unseen = len(central.clients) - len(heads) if self.include_unseen or not heads else 0
-        everyone, usual = [*heads, *[central.init().params("head")] * unseen], sum(n) / max(len(n), 1) or 1.0
+        usual = sum(n) / max(len(n), 1) or 1.0
         weights = [*n, *[usual] * unseen] if self.head_agg == "n_mean" else None
-        h = mean(everyone, weights)  # Eq. (8)
+        h = mean([*heads, *[central.init().params("head")] * unseen], weights)  # Eq. (8)
         if self.head_agg == "owner_mean" and heads:
             h = _by_owners(h, heads, torch.stack([a["owned"] for a in server.about.values()]))
         return central.model(server.G | h)
@@ -120,18 +108,13 @@ def _about(reply: Reply[Up]) -> Params:
     return Params({"n": torch.tensor(reply.n), **owned})
 
 
-def _merge(old: Mapping[int, Params], new: Mapping[int, Params]) -> dict[int, Params]:
-    """In client order, so that sums over the dictionary always give the same bits."""
-    return dict(sorted({**old, **new}.items()))
-
-
 def _by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
     """Row c of every tensor is the mean over the owners of class c; a class that nobody owns keeps its row of h."""
 
     def rows(name: str, fallback: Tensor) -> Tensor:
         shape = (-1,) + (1,) * (fallback.dim() - 1)
-        total, count = torch.stack([head[name] for head in heads]), owned.sum(0).view(shape)
-        total = (total * owned.view(len(heads), *shape)).sum(0)
+        count = owned.sum(0).view(shape)
+        total = (torch.stack([head[name] for head in heads]) * owned.view(len(heads), *shape)).sum(0)
         return torch.where(count > 0, total / count.clamp(min=1), fallback)
 
     return Params({name: rows(name, t) for name, t in h.items()})

@@ -19,19 +19,16 @@ which it would otherwise push apart; PFLlib leaves out all rows of a client that
 Departs from it: a client's classifier has a row for every class, and only those of its own classes are corrected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.authoring import (
-    Central, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, Shared, TaskName, Update, gradient,
-    mean, step,
+    Central, Local, Method, NonNegative, Nothing, Params, Record, Reply, Shared, Update, gradient, last_matrix, mean,
+    merge_by_client, step,
 )  # fmt: skip
 
 
@@ -46,12 +43,12 @@ class Server(Record):
 class FedGC(Method[Server, Nothing, Shared, Shared]):
     """A shared body and personal heads whose class vectors the server pushes apart from those of other clients."""
 
-    family: ClassVar[str] = "shared body"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "shared body"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
 
     server_lr: NonNegative = 0.01
     """rate of the server's step on the class vectors; 0 is FedPer with heads that are kept at the server"""
@@ -66,24 +63,18 @@ class FedGC(Method[Server, Nothing, Shared, Shared]):
         if not replies:
             return server
         w = mean((r.up.w.select("body.") for r in replies), [r.n for r in replies])
-        heads = dict(sorted({**server.heads, **{r.client: r.up.w.select("head.") for r in replies}}.items()))
+        heads = merge_by_client(server.heads, {r.client: r.up.w.select("head.") for r in replies})
         return Server(w, self._correct(heads, central))
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         local.sgd(m)
         return Update(Shared(m.params()), me, m)
 
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
-
     def _correct(self, heads: dict[int, Params], central: Central) -> dict[int, Params]:
         """Eq. (2)."""
         owned = {i: list(central.labels(i)) for i in heads}
-        name = [k for k, t in next(iter(heads.values())).items() if t.dim() == 2][-1]
+        name = last_matrix(next(iter(heads.values())))
         rows = torch.cat([heads[i][name][labels] for i, labels in owned.items()])
         clients = torch.tensor([i for i, labels in owned.items() for _ in labels])
         classes = torch.tensor([c for labels in owned.values() for c in labels])

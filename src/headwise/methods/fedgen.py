@@ -21,19 +21,16 @@ takes plain steps (code: Adam). The paper's term that spreads the generated feat
 rounds in its authors' code, are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot, relu
 
 from headwise.authoring import (
-    Central, Count, Local, Method, Natural, NonNegative, Nothing, Params, Positive, Predictor, Record, Reply,
-    SplitModel, Sums, TaskName, Update, gradient, mean, step,
+    Central, Count, Local, Method, Natural, NonNegative, Nothing, Params, Positive, Record, Reply, SplitModel, Update,
+    descend, mean,
 )  # fmt: skip
 
 
@@ -56,13 +53,13 @@ class Up(Record):
 class FedGen(Method[State, Nothing, State, Up]):
     """FedAvg in which clients also learn from features that a generator, trained on the server, makes for labels."""
 
-    family: ClassVar[str] = "distillation"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model, generator, shares of classes"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P + (noise + C + 1) * hidden + (hidden + 1) * K + C"
-    traffic_up: ClassVar[str] = "P + C"
-    sums: ClassVar[Sums] = "samples"
+    family = "distillation"
+    tasks = ("classification",)
+    travels = "whole model, generator, shares of classes"
+    stays = "nothing"
+    traffic_down = "P + (noise + C + 1) * hidden + (hidden + 1) * K + C"
+    traffic_up = "P + C"
+    sums = "samples"
 
     alpha: NonNegative = 1.0
     """weight of the generated features in a client's loss; 0 is FedAvg"""
@@ -83,30 +80,22 @@ class FedGen(Method[State, Nothing, State, Up]):
         net = central.draw(lambda: nn.Sequential(nn.Linear(*sizes[:2]), nn.ReLU(), nn.Linear(*sizes[1:])), "fedgen")
         return State(m.params(), Params(net.state_dict()), torch.zeros(central.classes))
 
-    def broadcast(self, server: State, client: int, central: Central) -> State:
-        return server
-
     def aggregate(self, server: State, replies: Sequence[Reply[Up]], central: Central) -> State:
         if not replies:
             return server
         n = [r.n for r in replies]
         w = mean((r.up.w for r in replies), n)
         shares = mean((Params(shares=r.up.shares) for r in replies), n)["shares"]
-        head, net = central.init().head_given(w.select("head.")), server.net
+        head = central.init().head_given(w.select("head."))
 
-        def loss(net: Params, y: Tensor, eps: Tensor) -> Tensor:  # Eq. (1)
-            return cross_entropy(head(_generate(net, y, eps, central.classes)), y)
+        def loss(net: Params, drawn: tuple[Tensor, Tensor]) -> Tensor:  # Eq. (1)
+            return cross_entropy(head(_generate(net, *drawn, central.classes)), drawn[0])
 
-        for _ in range(self.steps):
-            y, eps = self._draw(shares, central.rng)
-            net = step(net, gradient(lambda p, y=y, eps=eps: loss(p, y, eps), net), self.server_lr)
-        return State(w, net, shares)
+        draws = (self._draw(shares, central.rng) for _ in range(self.steps))
+        return State(w, descend(server.net, loss, draws, self.server_lr), shares)
 
     def global_model(self, server: State, central: Central) -> SplitModel | None:
         return central.model(server.w)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: State, local: Local) -> Update[Up, Nothing]:
         m = local.model(down.w)
@@ -118,9 +107,6 @@ class FedGen(Method[State, Nothing, State, Up]):
 
         local.sgd(m, loss=loss if self.alpha and down.shares.any() else None)
         return Update(Up(m.params(), local.class_counts.float() / local.n), me, m)
-
-    def personalize(self, me: Nothing, down: State, local: Local) -> Predictor:
-        return local.model(down.w)
 
     def _draw(self, shares: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         likely = shares.clamp(min=1e-9)  # noise may have made a share negative

@@ -16,19 +16,17 @@ The ablations with one head (`@o`, `@oa`) take one step per round on all class m
 the head to another label, the head and the bodies trained with it would grow without bound.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.authoring import (
-    Central, ClassMeans, Local, Method, NonNegative, Params, Predictor, Record, Reply, SplitModel, TaskName, Unit,
-    Update, gradient, step,
+    Central, ClassMeans, Local, Method, NonNegative, Params, Predictor, Record, Reply, SplitModel, Unit, Update,
+    descend, mark_largest,
 )  # fmt: skip
 
 
@@ -53,16 +51,16 @@ ONE = -1  # the label of the single head, in variants that have one
 class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     """One global head per label; a client merges those of its labels into the critical parameters of its own head."""
 
-    family: ClassVar[str] = "server-trained head"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "heads of the client's labels down, class means up"
-    stays: ClassVar[str] = "whole model"
-    traffic_down: ClassVar[str] = "c * L if heads == 'per_label' else L"
-    traffic_up: ClassVar[str] = "c * (K + 1)"
-    cost: ClassVar[float] = 1.4
-    shows: ClassVar[Mapping[str, str]] = {"me.psi": "client class feature", "server.heads": "label class feature"}
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    family = "server-trained head"
+    tasks = ("classification",)
+    travels = "heads of the client's labels down, class means up"
+    stays = "whole model"
+    traffic_down = "c * L if heads == 'per_label' else L"
+    traffic_up = "c * (K + 1)"
+    cost = 1.4
+    shows = {"me.psi": "client class feature", "server.heads": "label class feature"}
+    heterogeneous = "same head"
+    presets = {
         "o": {"heads": "one", "server_step": "mean"},
         "a": {"merge": "average"},
         "oa": {"heads": "one", "merge": "average", "server_step": "mean"},
@@ -128,8 +126,13 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         return Own(me.phi, self._merge(me, down, local).state("head"), me.psi)
 
     def aggregate(self, server: Heads, replies: Sequence[Reply[ClassMeans]], central: Central) -> Heads:
-        m, heads = central.init(), dict(server.heads)
+        m = central.init()
+        heads = dict(server.heads)
         given: dict[int, list[tuple[Tensor, Tensor]]] = {}
+
+        def loss(h: Params, proto: tuple[Tensor, Tensor]) -> Tensor:
+            return cross_entropy(m.head_given(h)(proto[0]), proto[1])
+
         for r in replies:  # client order, then label order
             for i, label in enumerate(r.up.labels):
                 proto = r.up.means[[i]], r.up.labels[[i]].long()
@@ -137,13 +140,8 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         for s, protos in given.items():
             if self.server_step == "mean":
                 protos = [(torch.cat([f for f, _ in protos]), torch.cat([y for _, y in protos]))]
-            for features, labels in protos:
-                heads[s] = self._step(m, heads[s], features, labels)
+            heads[s] = descend(heads[s], loss, protos, self.head_lr)  # Eq. (6): h_s <- h_s - eta_h grad l(h_s; f, s)
         return Heads(heads)
-
-    def _step(self, m: SplitModel, head: Params, features: Tensor, labels: Tensor) -> Params:
-        """Eq. (6): h_s <- h_s - eta_h grad l(h_s; f, s)."""
-        return step(head, gradient(lambda h: cross_entropy(m.head_given(h)(features), labels), head), self.head_lr)
 
     def _merge(self, me: Own, down: Heads, local: Local) -> SplitModel:
         """The client's model with its head updated from the global ones, Eq. (9), (10) or (11)."""
@@ -179,10 +177,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
 
     def _top(self, scores: Tensor) -> Tensor:
         """True at the floor(beta L) largest scores; ties go to the first."""
-        count = int(round(self.beta * len(scores), 6))  # floor; 0.7 * 5130 alone would be 3590.9999999999995
-        order = scores.sort(descending=True, stable=True).indices
-        chosen = torch.zeros_like(scores, dtype=torch.bool)
-        chosen[order[:count]] = True
-        if self.zero_fallback and count and scores[order[count - 1]] <= 1e-10:
+        chosen = mark_largest(scores, self.beta)
+        if self.zero_fallback and chosen.any() and scores[chosen].min() <= 1e-10:
             return scores > 1e-20
         return chosen

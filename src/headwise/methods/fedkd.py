@@ -13,18 +13,16 @@ that is smaller than its factors. Both models' gradients are clipped together; p
 mentor starts with its own random head; otherwise the first upload would reveal its biases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from headwise.authoring import (
-    Bench, Central, Local, Method, Params, Positive, Predictor, Record, Reply, Share, TaskName, Update, mean,
+    Bench, Central, Local, Method, Params, Positive, Predictor, Record, Reply, Share, Update, mean,
 )  # fmt: skip
 
 TINY = 1e-6  # keeps the losses finite once both models fit a batch perfectly
@@ -64,15 +62,15 @@ class Own(Record):
 class FedKD(Method[Server, Own, Down, Change]):
     """A private and a shared model teach each other, the better they are the more; only one travels, compressed."""
 
-    family: ClassVar[str] = "mutual distillation"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "changes of a second model, factorized"
-    stays: ClassVar[str] = "whole model"
-    traffic_down: ClassVar[str] = "?"
-    traffic_up: ClassVar[str] = "?"
-    fixed_layout: ClassVar[bool] = False  # factors of as many singular values as the energy needs
-    cost: ClassVar[float] = 2
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+    family = "mutual distillation"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "changes of a second model, factorized"
+    stays = "whole model"
+    traffic_down = "?"
+    traffic_up = "?"
+    fixed_layout = False  # factors of as many singular values as the energy needs
+    cost = 2
+    heterogeneous = "any"
 
     energy_start: Share = 0.95
     """share of a change's energy that its factors keep, before the first round"""
@@ -93,14 +91,16 @@ class FedKD(Method[Server, Own, Down, Change]):
     def aggregate(self, server: Server, replies: Sequence[Reply[Change]], central: Central) -> Server:
         if not replies:
             return server
-        like, took_part = central.init(common=True).params(), torch.zeros(central.N) > 0
+        like = central.init(common=True).params()
+        took_part = torch.zeros(central.N) > 0
         took_part[[r.client for r in replies]] = True
         last = _factorize(mean(_restore(r.up.w, like) for r in replies), self._energy(central))  # Algorithm 1
         total = _restore(server.total, like) + _restore(last, like)
         return Server(last, took_part, _factorize(total, 1))
 
     def client_init(self, local: Local) -> Own:
-        own, start = local.model(local.random_head("fedkd")), local.init(common=True)
+        own = local.model(local.random_head("fedkd"))
+        start = local.init(common=True)
         W = local.draw(lambda: nn.Linear(start.width, own.width, bias=False), "fedkd")
         return Own(own.state(), W.weight.detach(), start.params())
 
@@ -118,8 +118,9 @@ class FedKD(Method[Server, Own, Down, Change]):
             if not self.distill:
                 return ce + ce_g
             mine = local.divergence(z_g.detach(), z) + mse_loss(f, W(f_g.detach()))
+            mine = mine / (ce + ce_g.detach()).clamp(min=TINY)
             theirs = local.divergence(z.detach(), z_g) + mse_loss(f.detach(), W(f_g))
-            mine, theirs = mine / (ce + ce_g.detach()).clamp(min=TINY), theirs / (ce.detach() + ce_g).clamp(min=TINY)
+            theirs = theirs / (ce.detach() + ce_g).clamp(min=TINY)
             return ce + mine + ce_g + theirs  # each model learns from its own loss, W^h from both
 
         local.sgd(own, mentee, W, loss=loss, clip=self.clip)

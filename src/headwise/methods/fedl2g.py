@@ -19,26 +19,16 @@ and are used all at once. Neither side clips gradients at 100; `train.clip` exis
 (`fedl2g@code`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from headwise.authoring import (
-    Central, Local, Method, Natural, NonNegative, Params, Predictor, Record, Reply, Share, SplitModel, Sums, TaskName,
-    Update, gradient,
+    Central, Local, Method, Natural, NonNegative, OwnModel, Params, Record, Reply, Share, SplitModel, Update, gradient,
 )  # fmt: skip
-
-
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
 
 
 class Guides(Record):
@@ -57,19 +47,19 @@ class Slopes(Record):
 
 
 @dataclass(frozen=True)
-class FedL2G(Method[Guides, Own, Guides, Slopes]):
+class FedL2G(Method[Guides, OwnModel, Guides, Slopes]):
     """Every client trains its own model towards shared feature vectors, which learn how to guide that training."""
 
-    family: ClassVar[str] = "prototypes"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "a vector per class down, their slopes up"
-    stays: ClassVar[str] = "whole model"
-    traffic_down: ClassVar[str] = "C * K"
-    traffic_up: ClassVar[str] = "?"  # K + 1 for each class of the study batch
-    sums: ClassVar[Sums] = "labels"
-    cost: ClassVar[float] = 1.2
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"code": {"warm_up": 50}}
+    family = "prototypes"
+    tasks = ("classification",)
+    travels = "a vector per class down, their slopes up"
+    stays = "whole model"
+    traffic_down = "C * K"
+    traffic_up = "?"  # K + 1 for each class of the study batch
+    sums = "labels"
+    cost = 1.2
+    heterogeneous = "same head"
+    presets = {"code": {"warm_up": 50}}
 
     server_lr: NonNegative = 0.01
     """learning rate of the guiding vectors; 0 keeps them as drawn"""
@@ -82,21 +72,17 @@ class FedL2G(Method[Guides, Own, Guides, Slopes]):
         drawn = central.draw(lambda: nn.Embedding(central.classes, central.init().width), "fedl2g")
         return Guides(drawn.weight.detach())
 
-    def broadcast(self, server: Guides, client: int, central: Central) -> Guides:
-        return server
-
     def aggregate(self, server: Guides, replies: Sequence[Reply[Slopes]], central: Central) -> Guides:
-        total, count = torch.zeros_like(server.v), server.v.new_zeros(len(server.v))
+        total = torch.zeros_like(server.v)
+        count = total.new_zeros(len(total))
         for r in replies:
             total.index_add_(0, r.up.labels, r.up.slopes)
             count.index_add_(0, r.up.labels, count.new_ones(len(r.up.labels)))
         return Guides(server.v - self.server_lr * total / count.clamp(min=1)[:, None])  # Eq. (3)
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Guides, local: Local) -> Update[Slopes, Own]:
-        m, (rest, quiz) = local.model(me.w), local.hold_out(self.quiz)
+    def local_update(self, me: OwnModel, down: Guides, local: Local) -> Update[Slopes, OwnModel]:
+        m = local.model(me.w)
+        rest, quiz = local.hold_out(self.quiz)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
             f = m.body(x)
@@ -105,10 +91,7 @@ class FedL2G(Method[Guides, Own, Guides, Slopes]):
         if local.t > self.warm_up:
             rest.sgd(m, loss=loss)
         study = next(rest.batches(1), None)
-        return Update(_slopes(m, down.v, study, quiz, local), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Guides, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(_slopes(m, down.v, study, quiz, local), OwnModel(m.state()), m)
 
 
 def _slopes(

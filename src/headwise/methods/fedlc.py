@@ -16,16 +16,13 @@ FL-bench reports that training collapses with it; both peers take all classes. A
 ABSENT samples, as in FL-bench, which takes it out of the sum. PFLlib calibrates with the counts of all clients.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from headwise.authoring import Averaging, Local, NonNegative, Nothing, Predictor, Shared, TaskName, Update
+from headwise.authoring import Averaging, Local, NonNegative, Nothing, Shared, Update
 
 ABSENT = 1e-8
 
@@ -34,19 +31,16 @@ ABSENT = 1e-8
 class FedLC(Averaging[Nothing]):
     """FedAvg in which clients lower the scores of classes that they have few samples of while they train."""
 
-    family: ClassVar[str] = "one global model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"against": "others"}}
+    family = "one global model"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
+    presets = {"paper": {"against": "others"}}
 
     tau: NonNegative = 1.0
     """strength of the calibration; 0 is FedAvg, if all classes compete"""
     against: Literal["all", "others"] = "all"
     """what the true class competes with in the loss: all classes, or (paper) only the others"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
@@ -61,6 +55,3 @@ class FedLC(Averaging[Nothing]):
 
         local.sgd(m, loss=loss)
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

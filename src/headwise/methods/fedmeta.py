@@ -15,18 +15,16 @@ round instead of a model trained for many steps; the server takes the step. So `
 Departs from the paper: the server takes a plain gradient step; the paper's experiments use Adam.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Local, Method, Nothing, Optimizers, Params, Positive, Predictor, Range, Record, Reply, Share, SplitModel,
-    Sums, Update, gradient, has_batchnorm, mean,
+    Central, Local, Method, Nothing, Params, Positive, Predictor, Range, Record, Reply, Share, SplitModel, Update,
+    gradient, has_batchnorm, mean,
 )  # fmt: skip
 
 
@@ -48,14 +46,14 @@ class Slope(Record):
 class FedMeta(Method[Learner, Nothing, Learner, Slope]):
     """The server learns an initialisation, and optionally per-parameter rates, that adapt to a client in one step."""
 
-    family: ClassVar[str] = "meta-learning"
-    travels: ClassVar[str] = "whole model down, its meta-gradient up"
-    optimizers: ClassVar[Optimizers] = "own"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
-    traffic_up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
-    sums: ClassVar[Sums] = "clients"
-    cost: ClassVar[float] = 2
+    family = "meta-learning"
+    travels = "whole model down, its meta-gradient up"
+    optimizers = "own"
+    stays = "nothing"
+    traffic_down = "2 * P if algorithm == 'meta_sgd' else P"
+    traffic_up = "2 * P if algorithm == 'meta_sgd' else P"
+    sums = "clients"
+    cost = 2
 
     algorithm: Literal["maml", "fomaml", "meta_sgd"] = "maml"
     """exact meta-gradient; without its second-order term; exact, with a learned rate per parameter"""
@@ -73,13 +71,11 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
         rates = m.live().map(lambda t: torch.full_like(t, self.inner_lr))
         return Learner(m.params(), rates if self.algorithm == "meta_sgd" else None)
 
-    def broadcast(self, server: Learner, client: int, central: Central) -> Learner:
-        return server
-
     def aggregate(self, server: Learner, replies: Sequence[Reply[Slope]], central: Central) -> Learner:
         if not replies:
             return server
-        g, learned = mean(r.up.g for r in replies), central.init().live()
+        g = mean(r.up.g for r in replies)
+        learned = central.init().live()
         w = Params({k: t - self.meta_lr * g[k] if k in learned else g[k] for k, t in server.w.items()})
         slopes = [r.up.rate for r in replies if r.up.rate is not None]
         rate = server.rate if server.rate is None else server.rate - mean(slopes) * self.meta_lr
@@ -87,9 +83,6 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
 
     def global_model(self, server: Learner, central: Central) -> SplitModel | None:
         return central.model(server.w)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Learner, local: Local) -> Update[Slope, Nothing]:
         m = local.model(down.w)
@@ -99,11 +92,13 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
         S, Q = ((x[:cut], y[:cut]), (x[cut:], y[cut:])) if cut >= least else ((x, y), (x, y))
 
         def after(p: Params) -> Tensor:
-            rate = _of("rate", p) or self.inner_lr
-            return local.loss(m.given(self._take_step(_of("w", p), rate, lambda q: local.loss(m.given(q), *S))), *Q)
+            rate = p.strip_prefix("rate/") or self.inner_lr
+            theta = self._take_step(p.strip_prefix("w/"), rate, lambda q: local.loss(m.given(q), *S))
+            return local.loss(m.given(theta), *Q)
 
-        slopes = gradient(after, _name("w", m.live()) | _name("rate", down.rate or Params()))  # Algorithm 1: g_u
-        up = Slope(Params({**m.params(), **_of("w", slopes)}), _of("rate", slopes) or None)
+        both = m.live().add_prefix("w/") | (down.rate or Params()).add_prefix("rate/")
+        slopes = gradient(after, both)  # Algorithm 1: g_u
+        up = Slope(Params({**m.params(), **slopes.strip_prefix("w/")}), slopes.strip_prefix("rate/") or None)
         return Update(up, me, self._adapt(m, down, local), keep=m)
 
     def personalize(self, me: Nothing, down: Learner, local: Local) -> Predictor:
@@ -126,11 +121,3 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
             slopes = torch.autograd.grad(loss(theta), list(theta.values()), create_graph=self.algorithm != "fomaml")
             theta = theta - Params(dict(zip(theta, slopes, strict=True))) * rate
         return theta
-
-
-def _name(what: str, params: Params) -> Params:
-    return Params({f"{what}/{k}": t for k, t in params.items()})
-
-
-def _of(what: str, params: Params) -> Params:
-    return Params({k.removeprefix(f"{what}/"): t for k, t in params.select(f"{what}/").items()})

@@ -17,16 +17,13 @@ Gradients are not clipped at 50. There G is narrower than F_k (d_1 < d_2); here 
 wider one needs. In HtFLlib's file the projector is not saved, so it never learns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.authoring import (
-    Averaging, Bench, Central, Composed, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Update,
+    Averaging, Bench, Central, Composed, Local, Params, Predictor, Record, Shared, SplitModel, Update,
 )  # fmt: skip
 
 
@@ -41,12 +38,12 @@ class Own(Record):
 class FedMRL(Averaging[Own]):
     """A private and a shared model predict from the same projected features; only the shared one travels."""
 
-    family: ClassVar[str] = "mutual distillation"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "second model"
-    stays: ClassVar[str] = "whole model, projector"
-    cost: ClassVar[float] = 2
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+    family = "mutual distillation"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "second model"
+    stays = "whole model, projector"
+    cost = 2
+    heterogeneous = "any"
 
     def shared(self, central: Central) -> Params:
         return central.init(common=True).params()

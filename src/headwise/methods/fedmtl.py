@@ -18,17 +18,14 @@ largest entry is added to the diagonal of W^T W, which is never inverted with le
 columns of W. PFLlib's file (`clientmtl.py`) has one constant for Omega, which makes (1) weight decay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, Update,
+    Central, Local, Method, NonNegative, OwnModel, Params, Record, Reply, Shared, Update, merge_by_client,
 )  # fmt: skip
 
 EPSILON = 1e-3
@@ -40,12 +37,6 @@ class Models(Record):
     w: dict[int, Params]
 
 
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
-
-
 class Relations(Record):
     """Entry (t, t) of Omega^-1, and the sum of all other models by their entries (t, s)."""
 
@@ -54,16 +45,16 @@ class Relations(Record):
 
 
 @dataclass(frozen=True)
-class FedMTL(Method[Models, Own, Relations, Shared]):
+class FedMTL(Method[Models, OwnModel, Relations, Shared]):
     """Every client trains its own model; how all of them are related is learned and regularizes each."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "whole model (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
-    traffic_down: ClassVar[str] = "P + 1"
-    traffic_up: ClassVar[str] = "P"
-    cost: ClassVar[float] = 1.1
+    family = "personal aggregation"
+    travels = "whole model"
+    stays = "whole model (a copy is sent)"
+    uploaded_fields = ("w",)
+    traffic_down = "P + 1"
+    traffic_up = "P"
+    cost = 1.1
 
     lam: NonNegative = 0.001
     """weight of the relations; 0 is local training"""
@@ -75,8 +66,9 @@ class FedMTL(Method[Models, Own, Relations, Shared]):
         nothing = central.init().params().zeros()
         if client not in server.w:
             return Relations(0.0, nothing)
-        names, t = central.init().live(), list(server.w).index(client)
-        W = torch.stack([torch.cat([w[k].flatten() for k in names]) for w in server.w.values()]).double()
+        names = central.init().live()
+        t = list(server.w).index(client)
+        W = torch.stack([w.restrict(names).flatten() for w in server.w.values()]).double()
         row = _inverse(W @ W.T)[t]
         total = nothing
         for s, (j, w) in enumerate(server.w.items()):
@@ -84,13 +76,9 @@ class FedMTL(Method[Models, Own, Relations, Shared]):
         return Relations(float(row[t]), total)
 
     def aggregate(self, server: Models, replies: Sequence[Reply[Shared]], central: Central) -> Models:
-        new = {r.client: r.up.w for r in replies}
-        return Models(dict(sorted({**server.w, **new}.items())))
+        return Models(merge_by_client(server.w, {r.client: r.up.w for r in replies}))
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Relations, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Relations, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         others = down.others.restrict(m.live())
 
@@ -99,10 +87,7 @@ class FedMTL(Method[Models, Own, Relations, Shared]):
             return local.loss(m, x, y) + self.lam * (down.own / 2 * w.sq_norm() + w.dot(others))
 
         local.sgd(m, loss=loss)
-        return Update(Shared(m.params()), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Relations, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(Shared(m.params()), OwnModel(m.state()), m)
 
 
 def _inverse(gram: Tensor) -> Tensor:

@@ -16,17 +16,10 @@ Departs from the paper: clients send x_i and |a_i|_1, from which the server comp
 no direction and are left out. BatchNorm statistics, where they travel, are averaged as in FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-
-from headwise.authoring import (
-    Central, Local, Method, Nothing, Optimizers, Params, Predictor, Record, Reply, Shared, SplitModel, Update,
-    mean,
-)  # fmt: skip
+from headwise.authoring import Central, GlobalModel, Local, Nothing, Params, Record, Reply, Shared, Update, mean
 
 
 class Trained(Record):
@@ -37,43 +30,28 @@ class Trained(Record):
 
 
 @dataclass(frozen=True)
-class FedNova(Method[Shared, Nothing, Shared, Trained]):
+class FedNova(GlobalModel[Nothing, Trained]):
     """FedAvg in which clients count by their data, not by how many steps they took."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model, number of steps up"
-    optimizers: ClassVar[Optimizers] = "sgd"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P + 1"
-
-    def server_init(self, central: Central) -> Shared:
-        return Shared(central.init().params())
-
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
+    family = "one global model"
+    travels = "whole model, number of steps up"
+    optimizers = "sgd"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P + 1"
 
     def aggregate(self, server: Shared, replies: Sequence[Reply[Trained]], central: Central) -> Shared:
         moved = [r for r in replies if r.up.a > 0]
         if not moved:
             return server
-        n, total = [r.n for r in moved], sum(r.n for r in moved)
+        n = [r.n for r in moved]
         x = server.w.restrict(central.init().live())
         d = mean(((x - r.up.w.restrict(x)) / r.up.a for r in moved), n)  # sum_i p_i eta d_i
-        tau_eff = sum(r.n / total * r.up.a for r in moved)  # Section 5, the default
+        tau_eff = sum(r.n / sum(n) * r.up.a for r in moved)  # Section 5, the default
         averaged = mean((r.up.w for r in moved), n)
         return Shared(Params({**averaged, **(x - tau_eff * d)}))  # Eq. (4) with w_i = p_i
-
-    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
-        return central.model(server.w)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Trained, Nothing]:
         m = local.model(down.w)
         a = local.distance(local.sgd(m)) / local.lr  # Section 4.1: |a_i|_1
         return Update(Trained(m.params(), a), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

@@ -13,37 +13,29 @@ From the paper's abstract and PFLlib's file, which cites the authors' code (http
 code itself was not read. The number is ours.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from headwise.authoring import (
-    Averaging, Local, NonNegative, Nothing, Positive, Predictor, Shared, TaskName, Update, kl,
-)  # fmt: skip
+from headwise.authoring import Averaging, Local, NonNegative, Nothing, Positive, Shared, Update, kl
 
 
 @dataclass(frozen=True)
 class FedNTD(Averaging[Nothing]):
     """FedAvg in which clients keep what the global model says about the classes that a sample does not belong to."""
 
-    family: ClassVar[str] = "one global model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    cost: ClassVar[float] = 1.3
+    family = "one global model"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
+    cost = 1.3
 
     beta: NonNegative = 1.0
     """weight of the distillation; 0 is FedAvg"""
     tau: Positive = 1.0
     """temperature of the distillation"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m, global_model = local.model(down.w), local.model(down.w).eval()
@@ -51,12 +43,10 @@ class FedNTD(Averaging[Nothing]):
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
             with torch.no_grad():
                 z_g = global_model(x)
-            z, others = m(x), one_hot(y, local.classes) == 0
+            z = m(x)
+            others = one_hot(y, local.classes) == 0
             rest_g, rest = (scores[others].view(len(y), -1) / self.tau for scores in (z_g, z))
             return local.loss_of(z, y) + self.beta * self.tau**2 * kl(rest_g, rest)
 
         local.sgd(m, loss=loss)
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

@@ -22,18 +22,16 @@ pull; in the code, the client's own mean does. A client's classifier is sent wit
 code trains the classifier at a rate of 0.1, the extractor at 0.01; here both have the run's (`fedpac@code`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, EpochsOrNone, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, SplitModel, TaskName,
-    Update, mean,
+    Central, EpochsOrNone, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, SplitModel, Update,
+    mean, merge_by_client, project_to_simplex,
 )  # fmt: skip
 
 SMALL = 1e-3  # a weight below counts as zero, as in the authors' code
@@ -73,15 +71,15 @@ class Up(Record):
 class FedPAC(Method[Server, Nothing, Down, Up]):
     """A shared body kept near global class means; each client's head is the mixture of heads that suits it best."""
 
-    family: ClassVar[str] = "aggregated head"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model, class means"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P + C * K + C / 4"  # a boolean takes one byte
-    traffic_up: ClassVar[str] = "P + 2 * C * K + C + 1"
-    cost: ClassVar[float] = 1.7
-    shows: ClassVar[Mapping[str, str]] = {"server.means": "class feature"}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"code": {"head_lr": 0.1}}
+    family = "aggregated head"
+    tasks = ("classification",)
+    travels = "whole model, class means"
+    stays = "nothing"
+    traffic_down = "P + C * K + C / 4"  # a boolean takes one byte
+    traffic_up = "P + 2 * C * K + C + 1"
+    cost = 1.7
+    shows = {"server.means": "class feature"}
+    presets = {"code": {"head_lr": 0.1}}
 
     lam: NonNegative = 1.0
     """weight of the distance between features and the centroid of their class"""
@@ -104,13 +102,10 @@ class FedPAC(Method[Server, Nothing, Down, Up]):
         total = counts.sum(0)
         means = (torch.stack([r.up.means for r in replies]) * counts[..., None]).sum(0) / total.clamp(min=1)[:, None]
         mixtures = zip(replies, _weights([r.up for r in replies]), strict=True)
-        heads = {**server.heads, **{r.client: mean((s.up.h for s in replies), alpha) for r, alpha in mixtures}}
+        heads = {r.client: mean((s.up.h for s in replies), alpha) for r, alpha in mixtures}
         w = mean((r.up.w for r in replies), [r.n for r in replies])
         means = torch.where(total[:, None] > 0, means, server.means)
-        return Server(w, dict(sorted(heads.items())), server.known | (total > 0), means)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
+        return Server(w, merge_by_client(server.heads, heads), server.known | (total > 0), means)
 
     def local_update(self, me: Nothing, down: Down, local: Local) -> Update[Up, Nothing]:
         m = local.model(down.w | down.h)
@@ -124,8 +119,7 @@ class FedPAC(Method[Server, Nothing, Down, Up]):
         rate = local.lr if self.head_lr == "local" else self.head_lr
         local.sgd(m, only=m.head, epochs=self.head_epochs, lr=rate)
         local.sgd(m, only=m.body, loss=loss)
-        own = local.class_means(m.body)
-        means = torch.zeros_like(down.means).index_copy(0, own.labels.long(), own.means)
+        means = local.class_means(m.body).table(local.classes)
         up = Up(m.params("body"), m.params("head"), v, mixed, means, local.class_counts.type_as(means))
         return Update(up, me, m)
 
@@ -135,8 +129,8 @@ class FedPAC(Method[Server, Nothing, Down, Up]):
 
 def _statistics(m: SplitModel, local: Local) -> tuple[float, Tensor]:
     """Eq. (1), and h_i."""
-    own, share = local.class_means(m.body), (local.class_counts / local.n)[:, None]
-    mixed = own.means.new_zeros(local.classes, m.width).index_copy(0, own.labels.long(), own.means) * share
+    share = (local.class_counts / local.n)[:, None]
+    mixed = local.class_means(m.body).table(local.classes) * share
     second = local.features(m.body).double().square().sum(1).mean()  # sum_k p_k E|f|^2 is the mean over all samples
     return float(second - mixed.double().square().sum()) / local.n, mixed
 
@@ -154,19 +148,12 @@ def _weights(ups: Sequence[Up]) -> list[Iterable[float]]:
 def _minimize(Q: Tensor) -> Tensor:
     """For each matrix of a stack, the x of the simplex with the smallest x^T Q x; by FISTA with restarts."""
     x = y = torch.full(Q.shape[:2], 1 / Q.shape[1], dtype=Q.dtype)
-    size, k = Q.square().sum((1, 2)).sqrt()[:, None].clamp(min=1e-300), torch.zeros(len(Q), 1, dtype=Q.dtype)
+    size = Q.square().sum((1, 2)).sqrt()[:, None].clamp(min=1e-300)
+    k = torch.zeros(len(Q), 1, dtype=Q.dtype)
     for _ in range(ITERATIONS):
-        new = _project(y - (Q @ y[..., None])[..., 0] / size)
+        new = project_to_simplex(y - (Q @ y[..., None])[..., 0] / size)
         overshot = ((y - new) * (new - x)).sum(1, keepdim=True) > 0
         k = torch.where(overshot, 0, k + 1)
-        x, y = new, new + k / (k + 3) * (new - x)
+        y = new + k / (k + 3) * (new - x)
+        x = new
     return x
-
-
-def _project(y: Tensor) -> Tensor:
-    """The nearest point of the simplex to each row; Held, Wolfe and Crowder, 1974."""
-    u = y.sort(1, descending=True).values
-    excess = u.cumsum(1) - 1
-    k = torch.arange(1, y.shape[1] + 1)
-    count = (u - excess / k > 0).sum(1, keepdim=True)
-    return (y - excess.gather(1, count - 1) / count).clamp(min=0)

@@ -7,39 +7,24 @@
 Departs from the paper: only the last fully connected layer is personal, as in the papers that compare with FedPer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headwise.authoring import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
-
-
-class Head(Record):
-    """A client's own head."""
-
-    h: Params
+from headwise.authoring import Averaging, Central, Local, OwnHead, Params, Shared, Update
 
 
 @dataclass(frozen=True)
-class FedPer(Averaging[Head]):
+class FedPer(Averaging[OwnHead]):
     """A shared body with a personal head, trained together."""
 
-    family: ClassVar[str] = "shared body"
-    travels: ClassVar[str] = "body"
-    stays: ClassVar[str] = "head"
-    traffic_down: ClassVar[str] = "F"
+    family = "shared body"
+    travels = "body"
+    stays = "head"
+    traffic_down = "F"
 
     def shared(self, central: Central) -> Params:
         return central.init().params("body")
 
-    def client_init(self, local: Local) -> Head:
-        return Head(local.init().state("head"))
-
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         m = local.model(down.w | me.h)
         local.sgd(m)  # Algorithm 1: (W_B, W_Pj) <- SGD_j(W_B, W_Pj)
-        return Update(Shared(m.params("body")), Head(m.state("head")), m)
-
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w | me.h)
+        return Update(Shared(m.params("body")), OwnHead(m.state("head")), m)

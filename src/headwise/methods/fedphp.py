@@ -17,16 +17,13 @@ Departs from the paper: of its forms of knowledge transfer, this is MMD on the f
 code. As there, mu_z is at most mu, since some clients take part more often than expected.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Averaging, Local, Params, Predictor, Record, Shared, TaskName, Unit, Update, join_by_training, mean, mmd,
+    Averaging, Local, Params, Predictor, Record, Shared, Unit, Update, join_by_training, mean, mmd,
 )  # fmt: skip
 
 
@@ -41,12 +38,12 @@ class Inherited(Record):
 class FedPHP(Averaging[Inherited]):
     """FedAvg in which each client keeps a moving average of its models, uses it, and lets it guide its training."""
 
-    family: ClassVar[str] = "global and own model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "inherited model"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("p",)
-    cost: ClassVar[float] = 1.4
+    family = "global and own model"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "whole model"
+    stays = "inherited model"
+    uploaded_fields = ("p",)
+    cost = 1.4
 
     lam: Unit = 0.1
     """weight of the transfer from the inherited model, against cross-entropy; 0 disables it"""

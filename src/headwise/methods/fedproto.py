@@ -14,25 +14,16 @@ class that no client sends in a round keeps its prototype. Clients predict with 
 reports as well; Eq. (4), the nearest prototype, is `evaluate = "prototype"`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, ClassMeans, Composed, Local, Method, NonNegative, Params, Predictor, Record, Reply, SplitModel, Sums,
-    TaskName, Update,
+    Central, ClassMeans, Composed, Local, Method, NonNegative, OwnModel, Predictor, Record, Reply, SplitModel, Update,
 )  # fmt: skip
-
-
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
 
 
 class Prototypes(ClassMeans):
@@ -50,18 +41,18 @@ class Known(Record):
 
 
 @dataclass(frozen=True)
-class FedProto(Method[Known, Own, Prototypes, Prototypes]):
+class FedProto(Method[Known, OwnModel, Prototypes, Prototypes]):
     """Every client trains its own model, with features pulled towards the class means over all clients."""
 
-    family: ClassVar[str] = "prototypes"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "class means"
-    stays: ClassVar[str] = "whole model"
-    traffic_down: ClassVar[str] = "c * (K + 1)"
-    traffic_up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
-    sums: ClassVar[Sums] = "labels"
-    cost: ClassVar[float] = 1.4
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
+    family = "prototypes"
+    tasks = ("classification",)
+    travels = "class means"
+    stays = "whole model"
+    traffic_down = "c * (K + 1)"
+    traffic_up = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
+    sums = "labels"
+    cost = 1.4
+    heterogeneous = "same head"
 
     lam: NonNegative = 1.0
     """weight of staying near the global prototypes; 0 is Standalone"""
@@ -78,7 +69,8 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
         return Prototypes(torch.where(server.known[labels], labels, -1).int(), server.means[labels], None)
 
     def aggregate(self, server: Known, replies: Sequence[Reply[Prototypes]], central: Central) -> Known:
-        total, count = torch.zeros_like(server.means), server.means.new_zeros(len(server.means))
+        total = torch.zeros_like(server.means)
+        count = total.new_zeros(len(total))
         for r in replies:
             n = count.new_ones(len(r.up.labels)) if r.up.counts is None else r.up.counts.type_as(count)
             total.index_add_(0, r.up.labels, r.up.means * n[:, None])
@@ -86,10 +78,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
         means = total / count.clamp(min=1)[:, None]  # Eq. (6)
         return Known(server.known | (count > 0), torch.where(count[:, None] > 0, means, server.means))
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Prototypes, local: Local) -> Update[Prototypes, Own]:
+    def local_update(self, me: OwnModel, down: Prototypes, local: Local) -> Update[Prototypes, OwnModel]:
         m = local.model(me.w)
         labels, means = _given(down)
         target = means.new_zeros(local.classes, m.width).index_copy(0, labels, means)
@@ -102,11 +91,10 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
         local.sgd(m, loss=loss)
         own = local.class_means(m.body)  # Eq. (3)
         counts = local.class_counts[own.labels].int() if self.weights == "samples" else None
-        return Update(
-            Prototypes(own.labels, own.means, counts), Own(m.state()), self._predictor(m, down, local), keep=m
-        )
+        up = Prototypes(own.labels, own.means, counts)
+        return Update(up, OwnModel(m.state()), self._predictor(m, down, local), keep=m)
 
-    def personalize(self, me: Own, down: Prototypes, local: Local) -> Predictor:
+    def personalize(self, me: OwnModel, down: Prototypes, local: Local) -> Predictor:
         return self._predictor(local.model(me.w), down, local)
 
     def _predictor(self, m: SplitModel, down: Prototypes, local: Local) -> Predictor:

@@ -9,34 +9,24 @@ Departs from the paper: every client runs the same number of epochs (Algorithm 2
 and clients are drawn uniformly and weighted by n_k, as in FedAvg.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-
-from headwise.authoring import Averaging, Local, NonNegative, Nothing, Predictor, Shared, Update
+from headwise.authoring import Averaging, Local, NonNegative, Nothing, Shared, Update
 
 
 @dataclass(frozen=True)
 class FedProx(Averaging[Nothing]):
     """FedAvg with a pull back to the model that clients were sent."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    cost: ClassVar[float] = 1.1
+    family = "one global model"
+    travels = "whole model"
+    stays = "nothing"
+    cost = 1.1
 
     mu: NonNegative = 0.01
     """weight of the proximal term; 0 is FedAvg"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         local.sgd(m, pull=(self.mu, down.w.restrict(m.live())))  # Eq. (2): F_k(w) + mu/2 ||w - w^t||^2
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

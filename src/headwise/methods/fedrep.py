@@ -10,31 +10,21 @@ Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes the 
 body updates are counted in epochs, as in the authors' code.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from headwise.authoring import Averaging, Central, EpochsOrNone, Local, Params, Predictor, Record, Shared, Update
-
-
-class Head(Record):
-    """A client's own head."""
-
-    h: Params
+from headwise.authoring import Averaging, Central, EpochsOrNone, Local, OwnHead, Params, Shared, Update
 
 
 @dataclass(frozen=True)
-class FedRep(Averaging[Head]):
+class FedRep(Averaging[OwnHead]):
     """A shared body with a personal head: first the head is trained, then the body."""
 
-    family: ClassVar[str] = "shared body"
-    travels: ClassVar[str] = "body"
-    stays: ClassVar[str] = "head"
-    traffic_down: ClassVar[str] = "F"
-    cost: ClassVar[float] = 1.4
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "shared body"
+    travels = "body"
+    stays = "head"
+    traffic_down = "F"
+    cost = 1.4
+    presets = {"paper": {"weights": "clients"}}
 
     head_epochs: EpochsOrNone = 10
     """epochs on the head, with the body frozen, before the body's `train.epochs`"""
@@ -42,14 +32,8 @@ class FedRep(Averaging[Head]):
     def shared(self, central: Central) -> Params:
         return central.init().params("body")
 
-    def client_init(self, local: Local) -> Head:
-        return Head(local.init().state("head"))
-
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         m = local.model(down.w | me.h)
         local.sgd(m, only=m.head, epochs=self.head_epochs)  # Algorithm 1: h_i <- GRD(f_i(h_i, phi), h_i), tau times
         local.sgd(m, only=m.body)  # Algorithm 1: phi_i <- GRD(f_i(h_i, phi), phi)
-        return Update(Shared(m.params("body")), Head(m.state("head")), m)
-
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w | me.h)
+        return Update(Shared(m.params("body")), OwnHead(m.state("head")), m)

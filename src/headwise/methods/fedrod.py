@@ -12,17 +12,12 @@ hold are left out of its softmax, which is the balanced softmax with N_m,c = 0. 
 takes them from a loader that drops samples, and so can miss classes that the client holds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.authoring import (
-    Averaging, Composed, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Update,
-)  # fmt: skip
+from headwise.authoring import Averaging, Composed, Local, Params, Predictor, Record, Shared, SplitModel, Update
 
 
 class Own(Record):
@@ -35,11 +30,11 @@ class Own(Record):
 class FedRoD(Averaging[Own]):
     """A generic model trained as if all classes were equally frequent, plus a personal head."""
 
-    family: ClassVar[str] = "two heads"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "second head"
-    cost: ClassVar[float] = 1.1
+    family = "two heads"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "second head"
+    cost = 1.1
 
     def client_init(self, local: Local) -> Own:
         return Own(local.init().state("head"))

@@ -13,37 +13,32 @@ factor grows from alpha to 1 with its share of the client's samples, relative to
 Departs from it: factors apply to scores with their biases; the code's classifier has none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from headwise.authoring import Averaging, Local, Nothing, Predictor, Shared, TaskName, Unit, Update
+from headwise.authoring import Averaging, Local, Nothing, Shared, Unit, Update
 
 
 @dataclass(frozen=True)
 class FedRS(Averaging[Nothing]):
     """FedAvg in which clients scale down the scores of classes that they do not hold while they train."""
 
-    family: ClassVar[str] = "one global model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"code": {"factors": "counts"}}
+    family = "one global model"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
+    presets = {"code": {"factors": "counts"}}
 
     alpha: Unit = 0.5
     """factor of the scores of missing classes; 1 is FedAvg"""
     factors: Literal["held", "counts"] = "held"
     """1 for every class that the client holds, or (code) growing with its samples"""
 
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
-
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
-        m, n = local.model(down.w), local.class_counts
+        m = local.model(down.w)
+        n = local.class_counts
         share = n / n.max() if self.factors == "counts" else (n > 0).type_as(n)
         factor = self.alpha + (1 - self.alpha) * share
 
@@ -52,6 +47,3 @@ class FedRS(Averaging[Nothing]):
 
         local.sgd(m, loss=loss)
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

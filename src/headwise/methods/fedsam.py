@@ -12,14 +12,11 @@ As its authors' code (https://github.com/debcaldarola/fedsam, `sam_client.py` an
 Departs from it: without ASAM's scaling by weights, and without the averaging of weights over rounds (SWA).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from headwise.authoring import Averaging, Local, NonNegative, Nothing, Params, Predictor, Shared, Update, gradient
+from headwise.authoring import Averaging, Local, NonNegative, Nothing, Params, Shared, Update, gradient
 
 TINY = 1e-16  # as in the authors' code: keeps (1) finite where there is no slope
 
@@ -28,16 +25,13 @@ TINY = 1e-16  # as in the authors' code: keeps (1) finite where there is no slop
 class FedSAM(Averaging[Nothing]):
     """FedAvg in which clients step by the gradient at the worst point nearby, to end in flat minima."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    cost: ClassVar[float] = 2
+    family = "one global model"
+    travels = "whole model"
+    stays = "nothing"
+    cost = 2
 
     rho: NonNegative = 0.05
     """radius of the neighbourhood; 0 is FedAvg"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
@@ -51,6 +45,3 @@ class FedSAM(Averaging[Nothing]):
         trained = local.descend(start, worst, train=(m,), weights=start.keys())
         m = local.model(Params({**m.state(), **trained}))
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)

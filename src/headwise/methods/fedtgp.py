@@ -18,19 +18,16 @@ Departs from it: clients predict with their heads (code: by the nearest global p
 and far more epochs of the server. A margin needs two classes in a round, or else it is tau.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss, one_hot, relu
 
 from headwise.authoring import (
-    Central, ClassMeans, Count, Local, Method, NonNegative, Params, Positive, Predictor, Record, Reply, TaskName,
-    Update, gradient, step,
+    Central, ClassMeans, Count, Local, Method, NonNegative, OwnModel, Params, Positive, Record, Reply, Update, descend,
+    shuffle,
 )  # fmt: skip
 
 
@@ -41,12 +38,6 @@ class Server(Record):
     begun: bool
 
 
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
-
-
 class Prototypes(Record):
     """The global prototypes [C, K], and whether they have been trained."""
 
@@ -55,17 +46,17 @@ class Prototypes(Record):
 
 
 @dataclass(frozen=True)
-class FedTGP(Method[Server, Own, Prototypes, ClassMeans]):
+class FedTGP(Method[Server, OwnModel, Prototypes, ClassMeans]):
     """Every client trains its own model near class vectors that the server trains to be close to theirs and apart."""
 
-    family: ClassVar[str] = "prototypes"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "class means"
-    stays: ClassVar[str] = "whole model"
-    traffic_down: ClassVar[str] = "C * K + 1 / 4"  # a boolean takes one byte
-    traffic_up: ClassVar[str] = "c * (K + 1)"
-    cost: ClassVar[float] = 1.4
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
+    family = "prototypes"
+    tasks = ("classification",)
+    travels = "class means"
+    stays = "whole model"
+    traffic_down = "C * K + 1 / 4"  # a boolean takes one byte
+    traffic_up = "c * (K + 1)"
+    cost = 1.4
+    heterogeneous = "same head"
 
     lam: NonNegative = 1.0
     """weight of staying near the global prototypes; 0 is local training"""
@@ -90,8 +81,10 @@ class FedTGP(Method[Server, Own, Prototypes, ClassMeans]):
     def aggregate(self, server: Server, replies: Sequence[Reply[ClassMeans]], central: Central) -> Server:
         if not any(len(r.up.labels) for r in replies):
             return server
-        means, labels = torch.cat([r.up.means for r in replies]), torch.cat([r.up.labels for r in replies]).long()
-        net, delta = server.net, self._margin(means, labels)
+        means = torch.cat([r.up.means for r in replies])
+        labels = torch.cat([r.up.labels for r in replies]).long()
+        delta = self._margin(means, labels)
+        net = server.net
 
         def loss(net: Params, i: Tensor) -> Tensor:  # Eq. (1)
             squared = (means[i][:, None] - _prototypes(net)).square().sum(2)
@@ -99,25 +92,19 @@ class FedTGP(Method[Server, Own, Prototypes, ClassMeans]):
             return cross_entropy(-apart, labels[i])
 
         for _ in range(self.epochs):
-            for i in torch.split(torch.randperm(len(labels), generator=central.rng), self.batch):
-                net = step(net, gradient(lambda p, i=i: loss(p, i), net), self.server_lr)
+            net = descend(net, loss, shuffle(len(labels), self.batch, central.rng), self.server_lr)
         return Server(net, begun=True)
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Prototypes, local: Local) -> Update[ClassMeans, Own]:
-        m, pull = local.model(me.w), self.lam if down.begun else 0.0
+    def local_update(self, me: OwnModel, down: Prototypes, local: Local) -> Update[ClassMeans, OwnModel]:
+        m = local.model(me.w)
+        pull = self.lam if down.begun else 0.0
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (2)
             f = m.body(x)
             return local.loss_of(m.head(f), y) + pull * mse_loss(f, down.means[y])
 
         local.sgd(m, loss=loss)
-        return Update(local.class_means(m.body), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Prototypes, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(local.class_means(m.body), OwnModel(m.state()), m)
 
     def _margin(self, means: Tensor, labels: Tensor) -> float:
         """delta: of the mean prototypes of the round's classes."""

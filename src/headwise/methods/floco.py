@@ -20,19 +20,17 @@ not only its last layer. Clients that were not there in round tau stay at the ce
 personal simplex, is left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Count, Local, Method, Nothing, Params, Predictor, Record, Reply, Share, SplitModel, TaskName, Unit, Update,
-    mean,
+    Central, Count, Local, Method, Nothing, Params, Predictor, Record, Reply, Share, SplitModel, Unit, Update, mean,
+    project_to_simplex,
 )  # fmt: skip
 
 SIZES = torch.linspace(1e-4, 1, 1000, dtype=torch.float64)
@@ -69,12 +67,12 @@ class Up(Record):
 class Floco(Method[Server, Nothing, Down, Up]):
     """A shared body with a simplex of shared heads, in which each client has a region of its own."""
 
-    family: ClassVar[str] = "aggregated head"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "body, several heads"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "F + endpoints * L + endpoints + 1 / 4"  # a boolean takes one byte
-    traffic_up: ClassVar[str] = "F + endpoints * L"
+    family = "aggregated head"
+    tasks = ("classification",)
+    travels = "body, several heads"
+    stays = "nothing"
+    traffic_down = "F + endpoints * L + endpoints + 1 / 4"  # a boolean takes one byte
+    traffic_up = "F + endpoints * L"
 
     endpoints: Count = 5
     """M: heads at the corners of the simplex"""
@@ -87,9 +85,8 @@ class Floco(Method[Server, Nothing, Down, Up]):
         return t == math.ceil(self.tau * rounds)
 
     def server_init(self, central: Central) -> Server:
-        return Server(
-            central.init().params("body"), {i: central.random_head("floco", i) for i in range(self.endpoints)}, {}
-        )
+        ends = {i: central.random_head("floco", i) for i in range(self.endpoints)}
+        return Server(central.init().params("body"), ends, {})
 
     def broadcast(self, server: Server, client: int, central: Central) -> Down:
         placed = client in server.centres
@@ -107,9 +104,6 @@ class Floco(Method[Server, Nothing, Down, Up]):
 
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         return central.model(server.w | mean(server.ends.values()))
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Down, local: Local) -> Update[Up, Nothing]:
         models = [local.model(down.w | head) for head in down.ends.values()]
@@ -140,10 +134,9 @@ class Floco(Method[Server, Nothing, Down, Up]):
 
 def _place(replies: Sequence[Reply[Up]]) -> dict[int, Params]:
     """Eqs. (2) and (3)."""
-    ends = [torch.cat([t.flatten() for head in r.up.ends.values() for t in head.values()]) for r in replies]
-    points = torch.stack(ends).double()
+    points = torch.stack([torch.cat([head.flatten() for head in r.up.ends.values()]) for r in replies]).double()
     kappa = _scores(points - points.mean(0), len(replies[0].up.ends))
-    beta = min((_project(kappa, z) for z in SIZES), key=_energy)
+    beta = min((project_to_simplex(kappa, z) / z for z in SIZES), key=_energy)
     return {r.client: Params(beta=b.float()) for r, b in zip(replies, beta, strict=True)}
 
 
@@ -155,15 +148,6 @@ def _scores(points: Tensor, components: int) -> Tensor:
     padded = torch.zeros(len(points), components, dtype=points.dtype)
     padded[:, : scores.shape[1]] = scores * torch.where(largest < 0, -1.0, 1.0)
     return padded
-
-
-def _project(kappa: Tensor, z: Tensor) -> Tensor:
-    """The nearest point of the simplex of size z to each row, divided by z; Held, Wolfe and Crowder, 1974."""
-    u = kappa.sort(1, descending=True).values
-    excess = u.cumsum(1) - z
-    k = torch.arange(1, kappa.shape[1] + 1)
-    count = (u - excess / k > 0).sum(1, keepdim=True)
-    return (kappa - excess.gather(1, count - 1) / count).clamp(min=0) / z
 
 
 def _energy(points: Tensor) -> float:

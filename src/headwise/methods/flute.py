@@ -18,18 +18,15 @@ the numbers are ours. Their server knows which classes each client holds; so doe
 takes all. Departs from it: epochs on the head come on top of `train.epochs`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, EpochsOrNone, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, TaskName, Update,
-    gradient, mean, step,
+    Central, EpochsOrNone, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, Update, gradient,
+    last_matrix, mean, merge_by_client, step,
 )  # fmt: skip
 
 
@@ -51,13 +48,13 @@ class Parts(Record):
 class FLUTE(Method[Server, Nothing, Parts, Parts]):
     """FedRep with heads that client and server push towards equal angles between the client's classes."""
 
-    family: ClassVar[str] = "shared body"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
-    cost: ClassVar[float] = 1.4
+    family = "shared body"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
+    cost = 1.4
 
     head_epochs: EpochsOrNone = 10
     """epochs on the head, with the body frozen, before the `train.epochs` of the whole model"""
@@ -79,21 +76,22 @@ class FLUTE(Method[Server, Nothing, Parts, Parts]):
     def aggregate(self, server: Server, replies: Sequence[Reply[Parts]], central: Central) -> Server:
         if not replies:
             return server
-        heads, rate = dict(server.heads), self.server_lr / len(replies)
+        heads = dict[int, Params]()
+        rate = self.server_lr / len(replies)
         for r in replies:
-            name, u = _last(r.up.h), torch.zeros(central.classes)
+            name = last_matrix(r.up.h)
+            u = torch.zeros(central.classes)
             u[list(central.labels(r.client))] = 1
             W = Params({name: r.up.h[name]})
             slope = gradient(lambda p, name=name, u=u: _angles(p[name], u), W)
             heads[r.client] = Params({**r.up.h, **step(W, slope, rate)})  # Eq. (4)
-        return Server(mean((r.up.w for r in replies), [r.n for r in replies]), dict(sorted(heads.items())))
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
+        w = mean((r.up.w for r in replies), [r.n for r in replies])
+        return Server(w, merge_by_client(server.heads, heads))
 
     def local_update(self, me: Nothing, down: Parts, local: Local) -> Update[Parts, Nothing]:
         m = local.model(down.w | down.h)
-        u, W = (local.class_counts > 0).type_as(down.h[_last(down.h)]), m.weights("head")[_last(down.h)]
+        W = m.weights("head")[last_matrix(down.h)]
+        u = (local.class_counts > 0).type_as(W)
 
         def of_head(f: Tensor, y: Tensor) -> Tensor:  # Eq. (2)
             return local.loss_of(m.head(f), y) + self.lam1 * _angles(W, u) + self.lam2 * W.square().sum()
@@ -110,13 +108,9 @@ class FLUTE(Method[Server, Nothing, Parts, Parts]):
         return local.model(down.w | down.h)
 
 
-def _last(head: Params) -> str:
-    """The name of the last layer's weights."""
-    return [k for k, t in head.items() if t.dim() == 2][-1]
-
-
 def _angles(W: Tensor, u: Tensor) -> Tensor:
     """Eq. (1)."""
-    C, G = len(W), W @ W.T
+    C = len(W)
+    G = W @ W.T
     target = (torch.eye(C).type_as(W) - 1 / C) * torch.outer(u, u) / (C - 1) ** 0.5
     return (G / G.square().sum().sqrt() - target).square().sum().sqrt()

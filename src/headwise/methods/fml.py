@@ -10,31 +10,23 @@ model starts with its own random head: from the same start both models would tak
 would be the personalized model itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from headwise.authoring import Averaging, Central, Local, Params, Positive, Predictor, Record, Shared, Unit, Update
-
-
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
+from headwise.authoring import Averaging, Central, Local, OwnModel, Params, Positive, Shared, Unit, Update
 
 
 @dataclass(frozen=True)
-class FML(Averaging[Own]):
+class FML(Averaging[OwnModel]):
     """A private and a shared model learn from each other's predictions; only the shared one travels."""
 
-    family: ClassVar[str] = "mutual distillation"
-    travels: ClassVar[str] = "second model"
-    stays: ClassVar[str] = "whole model"
-    cost: ClassVar[float] = 2
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+    family = "mutual distillation"
+    travels = "second model"
+    stays = "whole model"
+    cost = 2
+    heterogeneous = "any"
 
     weights: Literal["samples", "clients"] = "clients"
     """how clients count in the server's mean: by their samples, or (Algorithm 1) equally"""
@@ -48,10 +40,10 @@ class FML(Averaging[Own]):
     def shared(self, central: Central) -> Params:
         return central.init(common=True).params()
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.model(local.random_head("fml")).state())
+    def client_init(self, local: Local) -> OwnModel:
+        return OwnModel(local.model(local.random_head("fml")).state())
 
-    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         own, meme = local.model(me.w), local.model(down.w, common=True)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -62,7 +54,4 @@ class FML(Averaging[Own]):
             return mine + shared
 
         local.sgd(own, meme, loss=loss, clip=self.clip)
-        return Update(Shared(meme.params()), Own(own.state()), own, keep=meme)
-
-    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(Shared(meme.params()), OwnModel(own.state()), own, keep=meme)

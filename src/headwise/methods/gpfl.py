@@ -15,25 +15,16 @@ Departs from the paper: the distance is the mean over a batch; in the public cod
 conditions come from the embeddings just received; the public code uses those of the round before, and zeros at first.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
 
 from headwise.authoring import (
-    Averaging, Bench, Central, Composed, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, TaskName,
-    Update,
+    Averaging, Bench, Central, Composed, Local, NonNegative, OwnHead, Params, Predictor, Shared, SplitModel, Update,
 )  # fmt: skip
-
-
-class Head(Record):
-    """A client's own head."""
-
-    h: Params
 
 
 class Guides(NamedTuple):
@@ -54,15 +45,15 @@ class Guides(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GPFL(Averaging[Head]):
+class GPFL(Averaging[OwnHead]):
     """One body learns global features, guided by shared class embeddings, and personal ones for a personal head."""
 
-    family: ClassVar[str] = "shared body"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "body, class embeddings and valve"
-    stays: ClassVar[str] = "head"
-    traffic_down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
-    cost: ClassVar[float] = 1.2
+    family = "shared body"
+    tasks = ("classification",)
+    travels = "body, class embeddings and valve"
+    stays = "head"
+    traffic_down = "F + C * K + 2 * K**2 + 6 * K"
+    cost = 1.2
 
     lam: NonNegative = 0.01
     """weight of the distance between global features and the embedding of their class"""
@@ -73,10 +64,7 @@ class GPFL(Averaging[Head]):
         m = central.init()
         return m.params("body") | _snapshot(_guides(m.width, central))  # Algorithm 1: the mean of all three modules
 
-    def client_init(self, local: Local) -> Head:
-        return Head(local.init().state("head"))
-
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+    def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         m, guides, mine = _parts(me, down, local)
         fixed = guides.gce.weight.detach().clone()
         everyone = fixed.mean(0)
@@ -92,9 +80,9 @@ class GPFL(Averaging[Head]):
 
         local.sgd(m, *guides, loss=loss)  # Algorithm 1
         up = Shared(m.params("body") | _snapshot(guides))
-        return Update(up, Head(m.state("head")), _personal(m, guides, mine), keep=m)
+        return Update(up, OwnHead(m.state("head")), _personal(m, guides, mine), keep=m)
 
-    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+    def personalize(self, me: OwnHead, down: Shared, local: Local) -> Predictor:
         return _personal(*_parts(me, down, local))
 
 
@@ -119,7 +107,7 @@ def _snapshot(guides: Guides) -> Params:
     return guides.params().map(lambda t: t.detach().clone())
 
 
-def _parts(me: Head, down: Shared, local: Local) -> tuple[SplitModel, Guides, Tensor]:
+def _parts(me: OwnHead, down: Shared, local: Local) -> tuple[SplitModel, Guides, Tensor]:
     """The global body with the client's own head, the global modules, and the client's condition p_i."""
     m = local.model(down.w.select("body.") | me.h)
     guides = _guides(m.width, local)

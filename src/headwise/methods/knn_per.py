@@ -20,17 +20,15 @@ samples is held out to choose lambda, and a client with too few for that takes 0
 that of the locally trained model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from headwise.authoring import (
-    Averaging, Composed, Count, Local, Nothing, Positive, Predictor, Shared, SplitModel, TaskName, Unit, Update,
+    Averaging, Composed, Count, Local, Nothing, Positive, Predictor, Shared, SplitModel, Unit, Update,
 )  # fmt: skip
 
 GRID = 11  # shares 0, 0.1, ..., 1
@@ -41,10 +39,10 @@ TINY = 1e-12  # keeps the logarithm of a probability finite
 class KNNPer(Averaging[Nothing]):
     """FedAvg whose prediction a client mixes with that of the nearest of its own training samples."""
 
-    family: ClassVar[str] = "global and own model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
+    family = "global and own model"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
 
     k: Count = 10
     """neighbours; all samples if there are fewer"""
@@ -52,9 +50,6 @@ class KNNPer(Averaging[Nothing]):
     """how slowly a neighbour's weight falls with its distance"""
     share: Unit | Literal["best"] = "best"
     """weight of the neighbours; best: chosen on samples that are held out; 0 is FedAvg"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
@@ -65,8 +60,7 @@ class KNNPer(Averaging[Nothing]):
         return self._personal(local.model(down.w), local)
 
     def _personal(self, m: SplitModel, local: Local) -> Predictor:
-        share = self._best(m, local) if self.share == "best" else self.share
-        return self._mixed(m, local, share)
+        return self._mix(m, local, self._best(m, local) if self.share == "best" else self.share)
 
     def _best(self, m: SplitModel, local: Local) -> float:
         """The share with the smallest loss on samples that are not in the store."""
@@ -75,13 +69,14 @@ class KNNPer(Averaging[Nothing]):
             return 0.5
         shares = [i / (GRID - 1) for i in range(GRID)]
         with torch.no_grad():
-            losses = [float(nll_loss(self._mixed(m, rest, s)(x), y)) for s in shares]
+            losses = [float(nll_loss(self._mix(m, rest, s)(x), y)) for s in shares]
         return shares[losses.index(min(losses))]
 
-    def _mixed(self, m: SplitModel, local: Local, share: float) -> Predictor:
+    def _mix(self, m: SplitModel, local: Local, share: float) -> Predictor:
         """Eq. (2), as logarithms: their softmax is the mixture."""
         store, y = next(local.batches(1, through=m.body, size=local.n))
-        k, width = min(self.k, len(y)), self.scale * store.shape[1]
+        k = min(self.k, len(y))
+        width = self.scale * store.shape[1]
 
         def predict(x: Tensor, m: SplitModel, store: Tensor, labels: Tensor, share: Tensor) -> Tensor:
             f = m.body(x)
@@ -91,5 +86,5 @@ class KNNPer(Averaging[Nothing]):
             p = (weights[..., None] * labels[which]).sum(1)  # Eq. (1)
             return (share * p + (1 - share) * m.head(f).softmax(1)).clamp(min=TINY).log()
 
-        labels, weight = one_hot(y, local.classes).type_as(store), store.new_tensor(share)
-        return Composed(predict, m=m, store=store, labels=labels, share=weight)
+        labels = one_hot(y, local.classes).type_as(store)
+        return Composed(predict, m=m, store=store, labels=labels, share=store.new_tensor(share))

@@ -12,18 +12,13 @@
 Departs from the paper: the features are the head's input; there is no projection head in between.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from headwise.authoring import (
-    Averaging, Local, NonNegative, Params, Positive, Predictor, Record, Shared, TaskName, Update,
-)  # fmt: skip
+from headwise.authoring import Averaging, Local, NonNegative, Params, Positive, Record, Shared, Update
 
 
 class Previous(Record):
@@ -36,12 +31,12 @@ class Previous(Record):
 class MOON(Averaging[Previous]):
     """FedAvg in which clients keep features near the global model's and away from their previous local model's."""
 
-    family: ClassVar[str] = "one global model"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "last local model (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("prev",)
-    cost: ClassVar[float] = 1.7
+    family = "one global model"
+    tasks = ("classification", "multilabel", "regression")
+    travels = "whole model"
+    stays = "last local model (a copy is sent)"
+    uploaded_fields = ("prev",)
+    cost = 1.7
 
     mu: NonNegative = 1.0
     """weight of the contrastive loss; 0 is FedAvg"""
@@ -62,9 +57,6 @@ class MOON(Averaging[Previous]):
 
         local.sgd(m, loss=loss)
         return Update(Shared(m.params()), Previous(m.state()), m)
-
-    def personalize(self, me: Previous, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
 
     def _contrast(self, z: Tensor, z_glob: Tensor, z_prev: Tensor) -> Tensor:
         """l_con = -log(e^g / (e^g + e^p)) = log(1 + e^(p - g)), where g and p are the similarities over tau."""

@@ -16,43 +16,30 @@ unless asked (`mr-mtl@paper`). The paper trains with DP-SGD; here such training 
 refused with `privacy.level = "example"`. A new client starts from w-.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor
 
 from headwise.authoring import (
-    Averaging, Local, NonNegative, Params, Predictor, Record, Shared, Update, join_by_training,
+    Averaging, Local, NonNegative, OwnModel, Params, Predictor, Shared, Update, join_by_training,
 )  # fmt: skip
 
 
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
-
-
 @dataclass(frozen=True)
-class MRMTL(Averaging[Own]):
+class MRMTL(Averaging[OwnModel]):
     """Every client trains its own model, pulled towards the mean of all."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "whole model (a copy is sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
-    cost: ClassVar[float] = 1.1
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "personal aggregation"
+    travels = "whole model"
+    stays = "whole model (a copy is sent)"
+    uploaded_fields = ("w",)
+    cost = 1.1
+    presets = {"paper": {"weights": "clients"}}
 
     lam: NonNegative = 0.1
     """pull towards the mean; 0 is local training"""
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         centre = down.w.restrict(m.live())
 
@@ -60,11 +47,7 @@ class MRMTL(Averaging[Own]):
             return local.loss(m, x, y) + self.lam / 2 * (m.live() - centre).sq_norm()
 
         local.sgd(m, loss=loss)
-        return Update(Shared(m.params()), Own(m.state()), m)
+        return Update(Shared(m.params()), OwnModel(m.state()), m)
 
-    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return local.model(me.w)
-
-    def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
-        start = Own(local.model(down.w).state())
-        return join_by_training(self, start, down, local)
+    def join(self, me: OwnModel, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        return join_by_training(self, OwnModel(local.model(down.w).state()), down, local)

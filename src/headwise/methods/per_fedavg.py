@@ -14,18 +14,16 @@ Hessian on D, not on a third batch. A batch too small to split is used for an or
 gradient descent: `train.momentum` and `train.weight_decay` have no effect.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Averaging, Local, NonNegative, Nothing, Optimizers, Params, Predictor, Shared, SplitModel, Update, gradient,
-    has_batchnorm, split_epochs, step,
+    Averaging, Local, NonNegative, Nothing, Params, Predictor, Shared, SplitModel, Update, gradient, has_batchnorm,
+    split_epochs, step,
 )  # fmt: skip
 
 
@@ -33,20 +31,17 @@ from headwise.authoring import (
 class PerFedAvg(Averaging[Nothing]):
     """One initialisation for all, from which a single step on a client's data gives its personal model."""
 
-    family: ClassVar[str] = "meta-learning"
-    travels: ClassVar[str] = "whole model"
-    optimizers: ClassVar[Optimizers] = "own"
-    stays: ClassVar[str] = "nothing"
-    cost: ClassVar[float] = 2
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "meta-learning"
+    travels = "whole model"
+    optimizers = "own"
+    stays = "nothing"
+    cost = 2
+    presets = {"paper": {"weights": "clients"}}
 
     alpha: NonNegative | Literal["local"] = "local"
     """learning rate of the personal step; local: the model's"""
     hessian: Literal["first_order", "exact"] = "first_order"
     """the meta-gradient: without its second-order term, or exact, through the personal step"""
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)

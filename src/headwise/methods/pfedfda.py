@@ -21,19 +21,16 @@ torchmin). Estimates of a class need one sample. The code adds 1 to the diagonal
 entries, where 1e-4 on the diagonal was probably meant; `ridge` is the 1, and the 1e-4 is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from headwise.authoring import (
-    Central, Composed, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, SplitModel, Sums,
-    TaskName, Update, mean,
+    Central, Composed, Local, Method, NonNegative, Nothing, Params, Predictor, Record, Reply, SplitModel, Update, mean,
 )  # fmt: skip
 
 EPSILON = 1e-4
@@ -57,14 +54,14 @@ class Estimates(NamedTuple):
 class PFedFDA(Method[Gaussians, Nothing, Gaussians, Gaussians]):
     """A shared body under heads that are computed: Gaussian classifiers between global and own feature statistics."""
 
-    family: ClassVar[str] = "shared body"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "body, class means and covariance of features"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "F + C * K + K**2"
-    traffic_up: ClassVar[str] = "F + C * K + K**2"
-    sums: ClassVar[Sums] = "samples"
-    cost: ClassVar[float] = 1.4
+    family = "shared body"
+    tasks = ("classification",)
+    travels = "body, class means and covariance of features"
+    stays = "nothing"
+    traffic_down = "F + C * K + K**2"
+    traffic_up = "F + C * K + K**2"
+    sums = "samples"
+    cost = 1.4
 
     beta: Literal["two", "one", "local"] = "two"
     """fit a share for the means and one for the covariance, one for both, or take only the client's own estimates"""
@@ -76,9 +73,6 @@ class PFedFDA(Method[Gaussians, Nothing, Gaussians, Gaussians]):
         means = torch.rand(central.classes, m.width, generator=central.rng)
         return Gaussians(m.params("body"), means, torch.eye(m.width))
 
-    def broadcast(self, server: Gaussians, client: int, central: Central) -> Gaussians:
-        return server
-
     def aggregate(self, server: Gaussians, replies: Sequence[Reply[Gaussians]], central: Central) -> Gaussians:
         if not replies:
             return server
@@ -86,11 +80,9 @@ class PFedFDA(Method[Gaussians, Nothing, Gaussians, Gaussians]):
         average = mean(sent, [r.n for r in replies])
         return Gaussians(average.restrict(server.w), average[""], average["."])
 
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
-
     def local_update(self, me: Nothing, down: Gaussians, local: Local) -> Update[Gaussians, Nothing]:
-        m, seen = local.model(down.w), list[tuple[Tensor, Tensor]]()
+        m = local.model(down.w)
+        seen = list[tuple[Tensor, Tensor]]()
         weight, bias = _head(Estimates(down.means, down.cov), _priors(local))
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -100,21 +92,23 @@ class PFedFDA(Method[Gaussians, Nothing, Gaussians, Gaussians]):
 
         local.sgd(m, only=m.body, loss=loss)
         f, y = (torch.cat(part) for part in zip(*seen, strict=True)) if seen else _features(m, local)
-        mixed = self._mixed(f, y, down, local)
+        mixed = self._mix(f, y, down, local)
         return Update(Gaussians(m.params("body"), *mixed), me, _personal(m, mixed, local), keep=m)
 
     def personalize(self, me: Nothing, down: Gaussians, local: Local) -> Predictor:
         m = local.model(down.w)
-        return _personal(m, self._mixed(*_features(m, local), down, local), local)
+        return _personal(m, self._mix(*_features(m, local), down, local), local)
 
-    def _mixed(self, f: Tensor, y: Tensor, down: Gaussians, local: Local) -> Estimates:
+    def _mix(self, f: Tensor, y: Tensor, down: Gaussians, local: Local) -> Estimates:
         """Eq. (2)."""
-        own, beta = self._estimate(f, y, down), self._beta(f, y, down, local)
+        own = self._estimate(f, y, down)
+        beta = self._beta(f, y, down, local)
         return Estimates(*(part.type_as(f) for part in _blend(beta, own, down)))
 
     def _estimate(self, f: Tensor, y: Tensor, down: Gaussians) -> Estimates:
         """Class means, global where there are no samples, and the covariance around them; in double precision."""
-        f, of = f.double(), one_hot(y, len(down.means)).double()
+        f = f.double()
+        of = one_hot(y, len(down.means)).double()
         count = of.sum(0)
         means = torch.where(count[:, None] > 0, of.T @ f / count.clamp(min=1)[:, None], down.means.double())
         rest = f - means[y]

@@ -19,20 +19,17 @@ a clip at 50), so rates are larger than its 0.01. A new client has the mean embe
 paper fits an embedding for it. The hypernetwork has `hidden` times as many parameters as the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from headwise.authoring import (
-    Central, Count, Local, Method, Natural, NonNegative, Nothing, Params, Positive, Predictor, Record, Reply, Shared,
-    Update, gradient, mean, step,
+    Central, Count, Local, Method, Natural, NonNegative, Nothing, Params, Positive, Record, Reply, Shared, Update,
+    gradient, mean, step,
 )  # fmt: skip
 
 
@@ -54,11 +51,11 @@ class Change(Record):
 class PFedHN(Method[Server, Nothing, Shared, Change]):
     """A network on the server makes each client's model from a vector of its own, and learns from how they train."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "personal aggregation"
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
 
     embed: Count = 8
     """numbers in a client's embedding"""
@@ -72,7 +69,8 @@ class PFedHN(Method[Server, Nothing, Shared, Change]):
     """learning rate of the embeddings"""
 
     def server_init(self, central: Central) -> Server:
-        m, sizes = central.init(), [self.embed, *[self.hidden] * (self.depth + 1)]
+        m = central.init()
+        sizes = [self.embed, *[self.hidden] * (self.depth + 1)]
         outputs = [t.numel() for t in m.live().values()]
 
         def make() -> nn.ModuleList:
@@ -86,25 +84,23 @@ class PFedHN(Method[Server, Nothing, Shared, Change]):
 
     def broadcast(self, server: Server, client: int, central: Central) -> Shared:
         known = client < len(server.table)
-        theta = self._made(server.net, server.table[client] if known else server.table.mean(0), central)
+        theta = self._make_model(server.net, server.table[client] if known else server.table.mean(0), central)
         return Shared(theta | server.rest)
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Change]], central: Central) -> Server:
         if not replies:
             return server
         missing = central.N - len(server.table)  # clients that joined later
-        table, slopes = torch.cat([server.table, server.table.mean(0).expand(missing, -1)]), list[Params]()
+        table = torch.cat([server.table, server.table.mean(0).expand(missing, -1)])
+        slopes = list[Params]()
         for r in replies:
             d = r.up.d.restrict(central.init().live())
             at = Params({**server.net, "v": table[r.client]})
-            slope = gradient(lambda p, d=d: -self._made(p, p["v"], central).dot(d), at)
+            slope = gradient(lambda p, d=d: -self._make_model(p, p["v"], central).dot(d), at)
             table[r.client] -= self.embed_lr * slope["v"]  # Eq. (3)
             slopes.append(slope.restrict(server.net))
         rest = mean(r.up.d for r in replies).restrict(server.rest)
         return Server(step(server.net, mean(slopes), self.server_lr), table, rest)  # Eq. (2)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Change, Nothing]:
         m = local.model(down.w)
@@ -112,10 +108,7 @@ class PFedHN(Method[Server, Nothing, Shared, Change]):
         moved = {k: t - down.w[k] if k in m.live() else t for k, t in m.params().items()}
         return Update(Change(Params(moved)), me, m)
 
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
-
-    def _made(self, net: Params, v: Tensor, central: Central) -> Params:
+    def _make_model(self, net: Params, v: Tensor, central: Central) -> Params:
         """Eq. (1)."""
         h = linear(v, net["0.0.weight"], net["0.0.bias"])
         for i in range(1, self.depth + 1):

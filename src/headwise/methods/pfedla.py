@@ -19,20 +19,17 @@ Departs from it: clients that were drawn together see each other's models of the
 one after another. HeurpFedLA, which keeps some layers at the client, is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from headwise.authoring import (
-    Central, Count, Local, Method, Nothing, Params, Positive, Predictor, Record, Reply, Shared, Update, gradient, mean,
-    step,
+    Central, Count, Local, Method, Nothing, Params, Positive, Record, Reply, Shared, Update, gradient, mean,
+    merge_by_client, step,
 )  # fmt: skip
 
 
@@ -47,11 +44,11 @@ class Server(Record):
 class PFedLA(Method[Server, Nothing, Shared, Shared]):
     """For each client, a network on the server learns how much every other client's layers count in its own."""
 
-    family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "personal aggregation"
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
 
     embed: Count = 16
     """numbers in a client's embedding"""
@@ -69,20 +66,13 @@ class PFedLA(Method[Server, Nothing, Shared, Shared]):
         return Shared(_mix(server.nets[client], client, server.models))
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Shared]], central: Central) -> Server:
-        models = {**server.models, **{r.client: r.up.w for r in replies}}
-        nets = {**server.nets, **{r.client: self._step(server, r, central) for r in replies}}
-        return Server(dict(sorted(models.items())), dict(sorted(nets.items())))
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
+        models = merge_by_client(server.models, {r.client: r.up.w for r in replies})
+        return Server(models, merge_by_client(server.nets, {r.client: self._step(server, r, central) for r in replies}))
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         local.sgd(m)
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
 
     def _step(self, server: Server, reply: Reply[Shared], central: Central) -> Params:
         """Eq. (3); a client that took part for the first time gets its hypernetwork, the same for all at first."""

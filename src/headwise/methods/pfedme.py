@@ -15,17 +15,13 @@ Departs from the paper: the server weights the w_i by samples, as the authors' c
 mean (`pfedme@paper`). All steps are plain gradient descent: `train.momentum` and `train.weight_decay` have no effect.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor
 
 from headwise.authoring import (
-    Averaging, Count, Local, NonNegative, Optimizers, Params, Positive, Predictor, Record, Shared, SplitModel, Update,
-    gradient, step,
+    Averaging, Count, Local, NonNegative, Params, Positive, Predictor, Record, Shared, SplitModel, Update, gradient,
+    step,
 )  # fmt: skip
 
 
@@ -39,12 +35,12 @@ class Personal(Record):
 class PFedMe(Averaging[Personal]):
     """A personal model pulled towards the global one, which in turn follows the personal models."""
 
-    family: ClassVar[str] = "global and own model"
-    travels: ClassVar[str] = "whole model"
-    optimizers: ClassVar[Optimizers] = "own"
-    stays: ClassVar[str] = "own model"
-    cost: ClassVar[float] = 5
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
+    family = "global and own model"
+    travels = "whole model"
+    optimizers = "own"
+    stays = "own model"
+    cost = 5
+    presets = {"paper": {"weights": "clients"}}
 
     lam: NonNegative = 15.0
     """pull of the personal model towards the client's copy of the global one; 0: the global model never moves"""
@@ -62,7 +58,8 @@ class PFedMe(Averaging[Personal]):
         for x, y in local.batches(train=(m,)):
             theta = self._solve(theta, w, m, local, x, y)
             w = w - (w - theta) * (local.lr * self.lam)  # Algorithm 1: w_i <- w_i - eta lambda (w_i - theta_i)
-        own, copy = local.model(Params({**m.state(), **theta})), local.model(Params({**m.state(), **w}))
+        own = local.model(Params({**m.state(), **theta}))
+        copy = local.model(Params({**m.state(), **w}))
         return Update(Shared(copy.params()), Personal(own.state()), own, keep=copy)
 
     def personalize(self, me: Personal, down: Shared, local: Local) -> Predictor:

@@ -15,18 +15,16 @@ Departs from it: a similarity above MOST counts as MOST (there, equal classifier
 evaluates a client's last model; here the model after a download is (2), and the last one is the `stale` moment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from headwise.authoring import (
-    Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, SplitModel, TaskName, Unit, Update, mean,
+    Central, Local, Method, Nothing, Params, Record, Reply, Shared, SplitModel, Unit, Update, last_matrix, mean,
+    merge_by_client,
 )  # fmt: skip
 
 MOST = 0.9999
@@ -44,12 +42,12 @@ class Server(Record):
 class PFedSim(Method[Server, Nothing, Shared, Shared]):
     """FedAvg first; then each client's body is a mean that favours clients with a similar classifier."""
 
-    family: ClassVar[str] = "personal aggregation"
-    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
-    travels: ClassVar[str] = "whole model"
-    stays: ClassVar[str] = "nothing"
-    traffic_down: ClassVar[str] = "P"
-    traffic_up: ClassVar[str] = "P"
+    family = "personal aggregation"
+    tasks = ("classification",)
+    travels = "whole model"
+    stays = "nothing"
+    traffic_down = "P"
+    traffic_up = "P"
 
     warm_up: Unit = 0.5
     """share of the rounds, rounded down, in which it is FedAvg"""
@@ -73,28 +71,18 @@ class PFedSim(Method[Server, Nothing, Shared, Shared]):
             return Server(mean((r.up.w for r in replies), [r.n for r in replies]), {}, server.similarity)
         similarity = torch.zeros(central.N, central.N)
         similarity[: len(server.similarity), : len(server.similarity)] = server.similarity
-        rows = torch.stack([_classifier(central.model(r.up.w)) for r in replies])
+        heads = [r.up.w.select("head.") for r in replies]
+        rows = torch.stack([h[last_matrix(h)] for h in heads])
         phi = cosine_similarity(rows[:, None], rows[None], dim=3).mean(2).clamp(min=0)  # Eq. (1)
         ids = torch.tensor([r.client for r in replies])
         similarity[ids[:, None], ids] = phi
-        models = {**server.models, **{r.client: r.up.w for r in replies}}
-        return Server(server.w, dict(sorted(models.items())), similarity)
+        models = merge_by_client(server.models, {r.client: r.up.w for r in replies})
+        return Server(server.w, models, similarity)
 
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         return None if server.models else central.model(server.w)
-
-    def client_init(self, local: Local) -> Nothing:
-        return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         local.sgd(m)
         return Update(Shared(m.params()), me, m)
-
-    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return local.model(down.w)
-
-
-def _classifier(m: SplitModel) -> Tensor:
-    """[C, K]: the weights of the head's last layer."""
-    return [t for t in m.params("head").values() if t.dim() == 2][-1]

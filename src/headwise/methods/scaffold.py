@@ -12,19 +12,13 @@ Departs from the paper: clients send y_i instead of its change, which is equival
 its control variate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from headwise.authoring import (
-    Central, Local, Method, Optimizers, Params, Positive, Predictor, Record, Reply, SplitModel, Sums, Update,
-    mean,
-)  # fmt: skip
+from headwise.authoring import Central, Local, Method, Params, Positive, Record, Reply, SplitModel, Update, mean
 
 
 class Global(Record):
@@ -51,15 +45,15 @@ class Control(Record):
 class Scaffold(Method[Global, Control, Global, Trained]):
     """One global model; clients correct each step for how their gradients differ from the average."""
 
-    family: ClassVar[str] = "one global model"
-    travels: ClassVar[str] = "whole model, control variates"
-    optimizers: ClassVar[Optimizers] = "sgd"
-    stays: ClassVar[str] = "control variate (its changes are sent)"
-    uploaded_fields: ClassVar[tuple[str, ...]] = ("c",)
-    traffic_down: ClassVar[str] = "2 * P"
-    traffic_up: ClassVar[str] = "2 * P"
-    sums: ClassVar[Sums] = "clients"
-    cost: ClassVar[float] = 1.1
+    family = "one global model"
+    travels = "whole model, control variates"
+    optimizers = "sgd"
+    stays = "control variate (its changes are sent)"
+    uploaded_fields = ("c",)
+    traffic_down = "2 * P"
+    traffic_up = "2 * P"
+    sums = "clients"
+    cost = 1.1
 
     server_lr: Positive = 1.0
     """learning rate of the server: 1 takes the clients' plain mean"""
@@ -67,9 +61,6 @@ class Scaffold(Method[Global, Control, Global, Trained]):
     def server_init(self, central: Central) -> Global:
         m = central.init()
         return Global(m.params(), _none(m))
-
-    def broadcast(self, server: Global, client: int, central: Central) -> Global:
-        return server
 
     def aggregate(self, server: Global, replies: Sequence[Reply[Trained]], central: Central) -> Global:
         if not replies:
@@ -93,9 +84,6 @@ class Scaffold(Method[Global, Control, Global, Trained]):
         moved = down.w.restrict(correction) - y.restrict(correction)
         dc = moved / travelled - down.c if travelled else correction.zeros()  # line 12, option II
         return Update(Trained(y, dc), Control(me.c + dc), m)
-
-    def personalize(self, me: Control, down: Global, local: Local) -> Predictor:
-        return local.model(down.w)
 
 
 def _none(m: SplitModel) -> Params:

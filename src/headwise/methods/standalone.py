@@ -3,30 +3,21 @@
 A client trains whenever it is selected, as often as with any other method, and never sends anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
-from headwise.authoring import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Sums, Update
-
-
-class Own(Record):
-    """A client's own model."""
-
-    w: Params
+from headwise.authoring import Central, Local, Method, Nothing, OwnModel, Reply, Update
 
 
 @dataclass(frozen=True)
-class Standalone(Method[Nothing, Own, Nothing, Nothing]):
+class Standalone(Method[Nothing, OwnModel, Nothing, Nothing]):
     """Every client trains its own model, alone."""
 
-    family: ClassVar[str] = "no sharing"
-    travels: ClassVar[str] = "nothing"
-    stays: ClassVar[str] = "whole model"
-    sums: ClassVar[Sums] = "clients"
-    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+    family = "no sharing"
+    travels = "nothing"
+    stays = "whole model"
+    sums = "clients"
+    heterogeneous = "any"
 
     def server_init(self, central: Central) -> Nothing:
         return Nothing()
@@ -37,13 +28,7 @@ class Standalone(Method[Nothing, Own, Nothing, Nothing]):
     def aggregate(self, server: Nothing, replies: Sequence[Reply[Nothing]], central: Central) -> Nothing:
         return Nothing()
 
-    def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
-
-    def local_update(self, me: Own, down: Nothing, local: Local) -> Update[Nothing, Own]:
+    def local_update(self, me: OwnModel, down: Nothing, local: Local) -> Update[Nothing, OwnModel]:
         m = local.model(me.w)
         local.sgd(m)
-        return Update(Nothing(), Own(m.state()), m)
-
-    def personalize(self, me: Own, down: Nothing, local: Local) -> Predictor:
-        return local.model(me.w)
+        return Update(Nothing(), OwnModel(m.state()), m)

@@ -4,9 +4,9 @@ A factory is a function or class that returns an `nn.Module`. What it names as p
 `num_classes`), `shape`, `vocabulary` or the whole `task`. It is deliberately not found by name: sites run no such code.
 
 Such a network is stored as a file without code: its weights as safetensors, its layers as JSON in their header. A layer
-is described by the name of its class, its plain attributes, its weights and the layers in it. `app.registry` imports
-these classes, which must be layers; none of their functions is called. A network that has more than that, such as a
-hook, or whose class can't be imported, can't be described.
+is described by the name of its class, its plain attributes, its weights and the layers in it. torch's layers are in a
+table; `app.registry` imports other classes, which must be layers; none of their functions is called. A network that has
+more than that, such as a hook, or whose class can't be imported, can't be described.
 """
 
 from __future__ import annotations
@@ -229,6 +229,15 @@ def _check_weights(model: SplitModel, network: str) -> None:
 
 _USUAL = vars(nn.Module())
 """what every layer has"""
+_NAMES = (
+    "celu elu gelu glu hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish normalize relu relu6 selu "
+    "sigmoid silu softmax softplus softsign tanh tanhshrink"
+)
+FUNCTIONS: dict[str, Any] = {name: getattr(torch.nn.functional, name) for name in _NAMES.split()}
+"""functions that a layer may have as an attribute, such as its activation"""
+_CLASSES = [c for c in vars(nn).values() if isinstance(c, type) and issubclass(c, nn.Module)]
+LAYERS = {f"{c.__module__}:{c.__qualname__}": c for c in _CLASSES}
+"""torch's own layers, which nobody has to import"""
 
 
 class _IndescribableError(Exception):
@@ -329,8 +338,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):  # pyright: ignore[reportUnknownArgumentType]
         return {type(value).__name__: [_plain(v) for v in value]}
-    name = getattr(value, "__name__", "")
-    if name and getattr(torch.nn.functional, name, None) is value:  # such as an activation
+    if (name := getattr(value, "__name__", "")) and FUNCTIONS.get(name) is value:
         return {"function": name}
     raise _IndescribableError
 
@@ -340,7 +348,7 @@ def _value(plain: Any) -> Any:
         return plain
     ((kind, inner),) = plain.items()
     if kind == "function":
-        return getattr(torch.nn.functional, inner)
+        return FUNCTIONS[inner]
     return {"tuple": tuple, "list": list}[kind](_value(v) for v in inner)
 
 
@@ -353,7 +361,7 @@ def _rebuild(
 ) -> nn.Module:
     if "same" in tree:
         return made[tree["same"]]
-    kind = load_class(tree["class"])
+    kind = LAYERS.get(tree["class"]) or load_class(tree["class"])
     if not isinstance(kind, type) or not issubclass(kind, nn.Module):
         raise ConfigError(f"the network has a {tree['class']}, which is not a layer.")
     layer = made[path] = kind.__new__(kind)  # before its `__init__`

@@ -178,8 +178,36 @@ def _extent(t: Tensor) -> tuple[int, int]:
 
 
 def has_batchnorm(module: nn.Module) -> bool:
-    """Whether it has BatchNorm, which can't normalise a batch of one sample."""
+    """Whether a network has BatchNorm, which can't normalise a batch of one sample.
+
+    Args:
+        module: A network or a part of one.
+
+    Returns:
+        Whether one of its layers is BatchNorm.
+
+    >>> has_batchnorm(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+    True
+    """
     return any(isinstance(m, _BatchNorm) for m in module.modules())
+
+
+def split_norms(model: SplitModel) -> tuple[Params, Params]:
+    """A snapshot of a model in two parts.
+
+    Args:
+        model: A network with or without BatchNorm.
+
+    Returns:
+        Its BatchNorm layers, with their statistics, and what may travel of all other layers.
+
+    >>> norms, others = split_norms(SplitModel(nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    >>> [*norms][:2], [*others]
+    (['body.weight', 'body.bias'], ['head.weight', 'head.bias'])
+    """
+    layers = {name for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+    norms = Params({k: t for k, t in model.state().items() if k.rpartition(".")[0] in layers})
+    return norms, Params({k: t for k, t in model.params().items() if k not in norms})
 
 
 def channels_last(module: nn.Module) -> bool:

@@ -56,7 +56,7 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
 
 def method_facts(entry: registry.Card) -> dict[str, Any]:
     """What to know before choosing a method; `tests/contract` checks that all of them support BatchNorm."""
-    whole = "Averaging" in entry.bases and "shared" not in entry.functions
+    whole = "GlobalModel" in entry.bases or ("Averaging" in entry.bases and "shared" not in entry.functions)
     return {
         **{c: entry.facts.get(c, "") for c in ("family", "travels", "stays")},
         "different networks": entry.facts.get("heterogeneous", "no"),
