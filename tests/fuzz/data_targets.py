@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pickle
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from headwise.data.own.description import description_from, read_description
 from headwise.data.own.findings import raise_errors
 from headwise.data.own.guess import guess_description
 from headwise.data.own.images import open_image
+from headwise.data.own.peers import import_fl_bench, import_pfllib
 from headwise.data.preprocessing import sums_from_json, sums_to_json
 from headwise.errors import ConfigError, DataError
 
@@ -82,6 +85,28 @@ def sums(data: bytes, room: Path) -> None:
     with suppress(DataError, UnicodeDecodeError):
         read = sums_from_json(data.decode())
         assert sums_to_json(*sums_from_json(sums_to_json(*read))) == sums_to_json(*read)
+
+
+def clients(data: bytes, room: Path) -> None:
+    """A client's file of PFLlib, or FL-bench's partition."""
+    folder = room / ("synthetic" if data[:2] == b"\x80\x04" else "MNIST")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(room / "imported", ignore_errors=True)
+    (folder / "train").mkdir(parents=True)
+    (folder / "test").mkdir()
+    np.save(folder / "data.npy", np.zeros((4, 2)))
+    np.save(folder / "targets.npy", np.arange(4) % 2)
+    for name in ("train/0.npz", "test/0.npz", "partition.pkl"):
+        (folder / name).write_bytes(data)
+    with suppress(ConfigError, DataError):
+        (import_fl_bench if folder.name == "synthetic" else import_pfllib)(folder, room / "imported")
+
+
+def client_seeds() -> list[bytes]:
+    file = io.BytesIO()
+    np.savez(file, data={"x": np.zeros((2, 2), np.float32), "y": np.arange(2)})  # pyright: ignore
+    indices = [{"train": np.arange(2), "val": [], "test": np.arange(2, 4)}]
+    return [file.getvalue(), pickle.dumps({"separation": {"total": 1}, "data_indices": indices}, 4)]
 
 
 def array_seeds() -> list[bytes]:

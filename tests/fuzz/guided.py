@@ -32,6 +32,8 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
         TABLE,
         array_seeds,
         arrays,
+        client_seeds,
+        clients,
         descriptions,
         image_seeds,
         images,
@@ -188,6 +190,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = 
     "tables": (lambda data: tables(data, ROOM), lambda: [TABLE, LINES]),
     "arrays": (lambda data: arrays(data, ROOM), array_seeds),
     "images": (lambda data: images(data, ROOM), image_seeds),
+    "clients": (lambda data: clients(data, ROOM), client_seeds),
     "sums": (lambda data: sums(data, ROOM), lambda: [SUMS]),
 }
 """what is called, and what makes good bytes"""

@@ -204,3 +204,23 @@ def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, 
     for client, home in enumerate(homes):
         click.echo(f"headwise site init {home / 'site'} --client {client} --data {home / 'data.toml'}")
     click.echo(f"headwise deploy {out / 'experiment.toml'} --server SERVER --out OUT")
+
+
+@command.command(name="import")
+@click.argument("layout", type=click.Choice(["pfllib", "fl-bench"]))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("-o", "--out", required=True, type=OUTPUT_FOLDER, help="folder to write; it must be new")
+def import_(layout: str, folder: Path, out: Path) -> None:
+    """Import FOLDER, which PFLlib or FL-bench generated: the same clients, split and values."""
+    from ...data.own.description import read_description
+    from ...data.own.load import load
+    from ...data.own.peers import import_fl_bench, import_pfllib
+    from ...disk.files import explain_write_errors
+
+    with explain_write_errors(out):
+        file = (import_pfllib if layout == "pfllib" else import_fl_bench)(folder, out)
+    loaded = load(read_description(file))
+    _describe(file, loaded)
+    shape = loaded.dataset.x.shape[1:]
+    model = "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else loaded.dataset.model
+    click.echo(f"headwise run --data {file} --model {model}")

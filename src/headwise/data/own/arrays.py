@@ -7,7 +7,7 @@ import math
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +44,16 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
 def _check_header(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     """Raise a ValueError if an array's header promises more than the archive says that it has."""
     with bundle.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        shape, _, dtype = read_header(file)
     if math.prod(shape) * dtype.itemsize > info.file_size:
         raise ValueError(f"{info.filename} is shorter than its header says")
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape, order and type of the array that follows."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)
 
 
 def read_npz(d: Description, builder: Builder) -> Raw:
@@ -126,9 +131,9 @@ def form_of(x: NDArray[Any]) -> Form:
 def read_arrays(d: Description, builder: Builder) -> Raw:
     """x.npy or references, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
     large = (d.place / REFERENCES).exists()
-    x = read_references(d.place) if large else _map_npy(d.place / "x.npy")
-    y, owner = (_map_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
-    part = _map_npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
+    x = read_references(d.place) if large else map_npy(d.place / "x.npy")
+    y, owner = (map_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
+    part = map_npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
     names = _read_names(d.place / "names.json")
     _check_arrays(d.place, x, y, owner, part, len(names))
     for name in names:
@@ -175,7 +180,7 @@ def _check_arrays(home: Path, x: Any, y: NDArray[Any], owner: NDArray[Any], part
             raise DataError(f"{home / name}.npy must have whole numbers from 0 to {end - 1}.")
 
 
-def _map_npy(path: Path) -> NDArray[Any]:
+def map_npy(path: Path) -> NDArray[Any]:
     """Mapped into memory, so that only what is used is read."""
     try:
         return np.lib.format.open_memmap(path, mode="r")

@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -484,22 +485,29 @@ def deal(data: FederatedData, model: str, out: Path) -> list[Path]:
 
     Samples are as the network takes them, and in the parts that they would have in a simulation.
     """
-    if out.exists():
-        raise RunError(f"{out} exists already: choose another -o, or remove it.")
-    out.parent.mkdir(parents=True, exist_ok=True)
     called = data.names or tuple(map(str, range(len(data))))
     names = [_folder_name(name) for name in called]
     names = [f"{name}-{c}" if names.count(name) > 1 else name for c, name in enumerate(names)]
-    with tempfile.TemporaryDirectory(prefix=".dealing-", dir=out.parent) as draft:
-        whole = Path(draft) / "whole"
+    with new_folder(out) as draft:
         for c, name in enumerate(names):
-            home = whole / name
-            home.mkdir(parents=True)
-            _write_client(data, c, called[c], home)
+            (draft / name).mkdir()
+            _write_client(data, c, called[c], draft / name)
         settings = {"method": "fedavg", "data": "own", "model": model, "clients": len(data), "rounds": 10}
-        (whole / "experiment.toml").write_text("".join(f"{k} = {to_toml(v)}\n" for k, v in settings.items()), "utf-8")
-        whole.rename(out)
+        (draft / "experiment.toml").write_text("".join(f"{k} = {to_toml(v)}\n" for k, v in settings.items()), "utf-8")
     return [out / name for name in names]
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `out` once it is complete."""
+    if out.exists():
+        raise RunError(f"{out} exists already: choose another -o, or remove it.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=out.parent) as temporary:
+        draft = Path(temporary) / "draft"
+        draft.mkdir()
+        yield draft
+        draft.rename(out)
 
 
 def _folder_name(name: str) -> str:

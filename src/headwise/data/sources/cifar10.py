@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import DataError
 from ..dataset import Dataset, Part, Source, merge_parts
 from ..files import Download, Layout, check_labels, locate, read_bytes
-from ..pickles import read_pickle, to_text
+from ..pickles import PickledArray, read_pickle, to_text
 
 PIXELS = (3, 32, 32)
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -63,9 +63,10 @@ def _read(path: Path) -> Part:
 def read_batch(path: Path, key: str, classes: int) -> Part:
     """Images [n, 3, 32, 32], and the labels [n] under `key`."""
     batch = read_pickle(path)
-    x = batch.get("data")
+    data = batch.get("data")
+    x = data.numbers if isinstance(data, PickledArray) else None
     y = batch.get(key)
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
+    if x is None or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
         raise DataError(f"{path} must hold 'data' of {math.prod(PIXELS)} bytes per image.")
     if not isinstance(y, list) or not all(type(label) is int and 0 <= label < classes for label in y):
         raise DataError(f"{path} must hold {key!r}, a list of whole numbers from 0 to {classes - 1}.")
