@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from torch.func import functional_call
 from headwise.engine.kernels.native.autograd import NativeForward
 from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
+from headwise.models.split import SplitModel
+from headwise.params import Params
 
 pytestmark = pytest.mark.skipif(not BUILDS, reason="there is no native library")
 
@@ -104,15 +107,46 @@ def test_a_second_pass_back_leaves_the_first_ones_gradients_alone() -> None:
         torch.testing.assert_close(3 * a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_given_parameters_are_those_that_learn() -> None:
+@pytest.mark.parametrize("layout", ["own", "other"])
+def test_given_parameters_are_those_that_learn(layout: str) -> None:
+    """In any layout, as in `functional_call` to the bit."""
     network = body()
     start = {k: (p.detach() / 2).requires_grad_() for k, p in network.named_parameters()}
+    if layout == "other":
+        start = {k: turned(p.detach()).requires_grad_() for k, p in start.items()}
+        assert not start["6.weight"].is_contiguous()
 
-    def slopes(net: nn.Module) -> list[Tensor]:
-        return list(torch.autograd.grad(functional_call(net, start, (samples(),)).square().sum(), list(start.values())))
+    def slopes(call: Callable[[], Tensor]) -> list[Tensor]:
+        return list(torch.autograd.grad(call().square().sum(), list(start.values())))
 
-    for a, b in zip(slopes(fast(network)), slopes(network), strict=True):
+    native_body = fast(network)
+    ours = slopes(lambda: SplitModel(native_body, nn.Identity()).body_given(Params(start))(samples()))
+    assert all(g.any() for g in ours)
+    for a, b in zip(ours, slopes(lambda: functional_call(native_body, start, (samples(),))), strict=True):
+        assert torch.equal(a, b) or layout == "other"  # then the latter is torch's
+    for a, b in zip(ours, slopes(lambda: functional_call(network, start, (samples(),))), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def turned(t: Tensor) -> Tensor:
+    """The same values, the last dimension being the slowest in memory."""
+    return t.clone() if t.dim() < 2 else t.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def test_parameters_that_are_not_given_are_the_bodys_own() -> None:
+    network = fast(body())
+    given_one = {"0.bias": torch.ones(5, requires_grad=True)}
+    features = SplitModel(network, nn.Identity()).body_given(Params(given_one))(samples())
+    assert torch.equal(features, functional_call(network, given_one, (samples(),)))
+
+
+def test_a_layer_of_which_a_part_learns_is_torchs() -> None:
+    network = fast(body()).requires_grad_(False)
+    given_one = Params({"0.bias": torch.ones(5, requires_grad=True)})
+    features = SplitModel(network, nn.Identity()).body_given(given_one)(samples())
+    assert "Chain" not in type(features.grad_fn).__name__
+    (slope,) = torch.autograd.grad(features.sum(), [given_one["0.bias"]])
+    assert slope.any()
 
 
 def test_a_copy_computes_with_its_own_weights() -> None:

@@ -10,7 +10,7 @@ import copy
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import byref
 from typing import Any, Self
@@ -75,18 +75,44 @@ class NativeForward(_Replacement):
     def __call__(self, x: Tensor) -> Tensor:
         body = self.module
         layers = chain_of(body)
-        library = native().library
-        if layers is None or library is None or x.requires_grad or type(x) is not Tensor or len(x) == 0:
+        if layers is None or not _is_plain(x):
             return type(body).forward(body, x)
-        if x.dtype is not torch.float32 or x.device.type != "cpu":
-            return type(body).forward(body, x)
-        moving = [{p.requires_grad for p in m._parameters.values() if p is not None} for m in layers]
-        if not torch.is_grad_enabled() or not any(True in each for each in moving):
+        weights = weights_of(layers)
+        if not torch.is_grad_enabled() or not any(w.requires_grad for w in weights):
             outputs = predict(body, x)
             return type(body).forward(body, x) if outputs is None else outputs
-        if any(len(each) > 1 for each in moving):
-            return type(body).forward(body, x)
-        return _Chain.apply(library, layers, x, *weights_of(layers))  # pyright: ignore[reportReturnType]
+        outputs = _run_chain(layers, weights, x)
+        return type(body).forward(body, x) if outputs is None else outputs
+
+    def call_with(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor | None:
+        """`functional_call` in less time: the output with these weights, by name; None where the kernels can't."""
+        body = self.module
+        layers = chain_of(body)
+        if layers is None or not _is_plain(x) or not torch.is_grad_enabled():
+            return None
+        given = [weights.get(name, p) for name, p in body.named_parameters()]  # in the order of the layers
+        return _run_chain(layers, given, x) if all(map(_is_weight, given)) else None
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether the kernels can read these samples, and nobody needs a gradient by them."""
+    usual = type(x) is Tensor and x.dtype is torch.float32 and x.device.type == "cpu"
+    return usual and not x.requires_grad and len(x) > 0
+
+
+def _is_weight(w: Tensor) -> bool:
+    return type(w) in (Tensor, nn.Parameter) and w.dtype is torch.float32 and w.device.type == "cpu"
+
+
+def _run_chain(layers: Sequence[nn.Module], weights: Sequence[Tensor], x: Tensor) -> Tensor | None:
+    """The output as a function of the weights; None without a library, or where only a part of a layer learns."""
+    library = native().library
+    left = iter(weights)
+    for layer in layers:
+        learns = {next(left).requires_grad for p in layer._parameters.values() if p is not None}
+        if len(learns) > 1:
+            return None
+    return None if library is None else _Chain.apply(library, layers, x, *weights)  # pyright: ignore[reportReturnType]
 
 
 class _Chain(torch.autograd.Function):
@@ -95,10 +121,12 @@ class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, library: Library, layers: Sequence[nn.Module], x: Tensor, *weights: Tensor) -> Tensor:
         needed = ctx.needs_input_grad[3:]
-        slopes = [torch.empty_strided(w.shape, w.stride()) if n else None for w, n in zip(weights, needed, strict=True)]
-        ids = [id(w) for w in weights_of(layers)]  # of the layers' own objects
+        own = weights_of(layers)  # in their layout, whatever that of the given ones
+        slopes = [torch.empty_strided(w.shape, w.stride()) if n else None for w, n in zip(own, needed, strict=True)]
+        ids = [id(w) for w in own]
         binding = Binding(
             {i for i, n in zip(ids, needed, strict=True) if n},
+            dict(zip(ids, weights, strict=True)),
             slope={i: s for i, s in zip(ids, slopes, strict=True) if s is not None},
         )
         rows, chain = lay_out(layers, x, binding)
@@ -107,7 +135,7 @@ class _Chain(torch.autograd.Function):
         library.forward(chain, len(chain), address(rows), len(rows), out.data_ptr(), memory.data_ptr())
         ctx.save_for_backward(x, *weights)
         ctx.layers = layers
-        ctx.native = library, chain, memory, slopes
+        ctx.native = library, memory, slopes, (chain, binding)  # the memory refers to both
         return out
 
     @staticmethod
@@ -117,7 +145,7 @@ class _Chain(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         if torch.is_grad_enabled() or ctx.native is None:
             return None, None, None, *_differentiate_chain(ctx.layers, x, weights, ctx.needs_input_grad[3:], slope)
-        library, _, memory, slopes = ctx.native
+        library, memory, slopes, _ = ctx.native
         slope = slope.contiguous()
         library.backward(address(slope), len(x), memory.data_ptr())
         ctx.native = None

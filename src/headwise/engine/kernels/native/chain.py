@@ -9,6 +9,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from ctypes import Array, Structure, addressof, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -68,11 +69,18 @@ class NativePhase(Structure):
 class Binding:
     """Tells C where the weights of layers are, which of them learn, and where arrays are that belong to them.
 
-    `trained` are ids of weights. `arrays` has fields of `NativeLayer`, and for each a tensor by the id of its weight.
+    `trained` are ids of weights, `values` tensors by the id of the weight in whose place they are used. `arrays` has
+    fields of `NativeLayer`, and for each a tensor by the id of its weight.
     """
 
-    def __init__(self, trained: Collection[int] = (), **arrays: Mapping[int, Tensor]) -> None:
+    def __init__(
+        self,
+        trained: Collection[int] = (),
+        values: Mapping[int, Tensor] = MappingProxyType({}),
+        **arrays: Mapping[int, Tensor],
+    ) -> None:
         self._trained = trained
+        self._values = values
         self._arrays = arrays
         self._copies: list[Tensor] = []
         """what C refers to must live as long as this"""
@@ -81,13 +89,17 @@ class Binding:
         weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
         if weight is not None:
             made.trained = int(id(weight) in self._trained)
-            made.weight = weight.data_ptr()
+            made.weight = self._address(weight)
         if bias is not None:
-            made.bias = bias.data_ptr()
+            made.bias = self._address(bias)
         for field, tensors in self._arrays.items():
             for name, w in ((field, weight), (f"bias_{field}", bias)):
                 if w is not None and (t := tensors.get(id(w))) is not None:
                     setattr(made, name, self._like(t, w))
+
+    def _address(self, weight: Tensor) -> int:
+        value = self._values.get(id(weight))
+        return weight.data_ptr() if value is None else self._like(value, weight)
 
     def _like(self, t: Tensor, weight: Tensor) -> int:
         """The address of the tensor, or of a copy, with the layout of the weight."""
