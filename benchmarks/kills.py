@@ -26,7 +26,7 @@ from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
-from killing import bits, forks  # beside the tests, which use it too
+from killed_runs import bits, forks  # beside the tests, which use it too
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "kills.md"
 ROUNDS = 30

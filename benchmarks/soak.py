@@ -24,7 +24,7 @@ from typing import NamedTuple
 import headwise as hw
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
-from killing import checkpoint  # beside the tests, which use it too
+from killed_runs import checkpoint  # beside the tests, which use it too
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "reliability.md"
 FAULTS = ["--faults", "drop=0.3,nan=0.05,slow=0.05", "--set", "faults.deadline=60"]

@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 import headwise as hw
-from frames import Frame
+from data_frames import Frame
 
 ORDER = (
     *("Experiment", "run", "Run", "resume", "compare", "choose", "tune", "fit"),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from comparing import rows
 from headwise.app.continue_from import continue_from, settings_after
 from headwise.app.retrain import PAGE, retrain
 from headwise.engine.events import Event, RoundEnded
@@ -17,6 +16,7 @@ from headwise.errors import ConfigError, RunError
 from headwise.records import encode
 from headwise.report.page import tabulate_forgotten
 from headwise.settings.experiment import experiment_from
+from same_runs import rows
 from small_runs import experiment
 
 DESCRIBED = """

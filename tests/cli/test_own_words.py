@@ -9,7 +9,7 @@ import pytest
 from saying import Headwise
 
 import headwise as hw
-from frames import Frame
+from data_frames import Frame
 from headwise.errors import HeadwiseError
 
 X = np.arange(80.0).reshape(40, 2)

@@ -424,7 +424,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     OtherRecord: ("records round-trip", "whose up is a Shared, but returned one with an Own"),
     WrongStays: ("card", "stays is 'nothing', but it keeps Head"),
     WrongTravels: ("card", "travels is 'head', but it sends Nothing down and Nothing up"),
-    WrongLeaves: ("card", "leaves names ..w"),
+    WrongLeaves: ("card", "uploaded_fields names ..w"),
     WrongShows: ("card", "shows names ..me.w"),
     Thawed: ("card", "frozen=True"),
     Undocumented: ("documentation", "docstring of one sentence"),

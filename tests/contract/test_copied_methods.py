@@ -15,7 +15,7 @@ from headwise import authoring
 from headwise.app import registry
 from headwise.cli import main
 from headwise.settings.names import list_names
-from killing import bits
+from killed_runs import bits
 
 METHODS = {name: Path(inspect.getfile(registry.find("method", name))) for name in list_names("method")}
 SMALL = "--data synthetic:160:4:6:sites=4 --partition natural --model mlp:8 --rounds 2 --batch 10 --ratio 0.75 --quiet"

@@ -20,7 +20,7 @@ PIECE = re.compile(
 ELSEWHERE = {
     "flower.md": "tests/sites/test_flower_page.py",
     "models-out.md": "tests/exports/test_models_out_page.py",
-    "own-data.md": "tests/fit/test_fit_docs.py",
+    "own-data.md": "tests/app/test_fit_docs.py",
     "tutorials/four-sites.md": "tests/sites/test_four_sites_page.py",
 }
 """pages whose blocks a test of their own runs, since it needs servers or given data"""

@@ -18,7 +18,7 @@ from headwise.models.base import Task
 from headwise.models.split import channels_last, lay_out
 from headwise.settings.experiment import Experiment
 from headwise.settings.options import Train
-from headwise.testing.toy import equal, play
+from headwise.testing.toy import need_equal, play
 from headwise.testing.watching import Apart, Backwards
 
 SIZES = (1, 2, 3, 15, 16, 17, 31, 33, 65)
@@ -73,7 +73,9 @@ def agree(made: Plan) -> None:
     """In order, backwards, and each at its own site."""
     expected = play(made).trace()
     for executor in (Backwards(made), Apart(made)):
-        equal(expected, play(made, executor).trace(), f"{made.method} on {made.data.task}: {type(executor).__name__}")
+        need_equal(
+            expected, play(made, executor).trace(), f"{made.method} on {made.data.task}: {type(executor).__name__}"
+        )
 
 
 def first_sample_anywhere() -> None:
@@ -83,7 +85,7 @@ def first_sample_anywhere() -> None:
     for before in range(1, 17):
         x = torch.cat([torch.randn(before, 1), made.data.x])[before:]
         moved = dataclasses.replace(made, data=dataclasses.replace(made.data, x=x))
-        equal(alone, play(moved).trace(), f"behind {before} samples")
+        need_equal(alone, play(moved).trace(), f"behind {before} samples")
 
 
 def main() -> None:

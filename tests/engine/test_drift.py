@@ -16,7 +16,7 @@ from headwise.methods.fedgmh import FedGMH
 from headwise.params import Params
 from headwise.settings.experiment import experiment_from
 from headwise.settings.options import Drift
-from headwise.testing.toy import EASY, divided, federation, play, toy_plan
+from headwise.testing.toy import EASY, federation, play, toy_plan
 
 T = 3
 
@@ -24,7 +24,7 @@ T = 3
 def plan(what: Any, clients: tuple[int, ...] = (1,), **more: Any) -> Plan:
     """Client 1 has the classes 1, 2 and 3, eight samples of each."""
     drift = Drift(T, what, clients=clients, **more)
-    return toy_plan(FedGMH(), data=divided(federation(EASY), EASY), rounds=4, every=1).with_settings(drift=drift)
+    return toy_plan(FedGMH(), data=federation(EASY), rounds=4, every=1).with_settings(drift=drift)
 
 
 def labels(plan: Plan, t: int, c: int = 1) -> list[int]:

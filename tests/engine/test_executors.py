@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from comparing import rows
 from headwise.app import registry
 from headwise.cli import main
 from headwise.engine.executors import local, pool
 from headwise.settings.names import ENGINES, plugins
+from same_runs import rows
 
 PACKAGE = """
 from headwise.engine.executors.base import Setup

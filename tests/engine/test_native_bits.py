@@ -17,7 +17,7 @@ from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
 from headwise.models.split import lay_out
-from headwise.testing.toy import equal, play
+from headwise.testing.toy import need_equal, play
 
 METHODS = ("fedavg", "fedah", "fedrep", "fedgmh")
 
@@ -33,7 +33,7 @@ def all_builds_agree(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(LIMIT, build)
         traces[build] = play(copy.deepcopy(made)).trace()
     for build, trace in traces.items():
-        equal(traces[BUILDS[0]], trace, f"{made.method}: {build}")
+        need_equal(traces[BUILDS[0]], trace, f"{made.method}: {build}")
 
 
 @pytest.mark.parametrize("model", ["mlp:17", "cnn"])

@@ -25,13 +25,13 @@ from headwise.settings.experiment import Experiment, experiment_from
 from headwise.settings.names import list_names
 from headwise.settings.options import Evaluate, Sampling
 from headwise.sites.facts import for_sites
-from headwise.testing.toy import EASY, Recorder, divided, federation, play, toy_plan
+from headwise.testing.toy import EASY, Recorder, federation, play, toy_plan
 
 NEW = 0.25
 
 
 def held_out(method: Any, spoilt: int | None = None, **options: Any) -> Plan:
-    plan = toy_plan(method, data=divided(federation(EASY, spoilt=spoilt), EASY), **options)
+    plan = toy_plan(method, data=federation(EASY, spoilt=spoilt), **options)
     return plan.with_settings(evaluate=dataclasses.replace(plan.experiment.evaluate, new_clients=NEW))
 
 

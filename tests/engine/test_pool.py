@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from comparing import rows
 from headwise.app import registry
 from headwise.contract.method import record_types
 from headwise.engine.events import ClientDone, Event
@@ -23,7 +22,8 @@ from headwise.engine.executors import crew, pool, shelf
 from headwise.errors import ClientError
 from headwise.records import encode
 from headwise.runs.checkpoint import Checkpoints
-from killing import forks
+from killed_runs import forks
+from same_runs import rows
 from waiting import PATIENCE, until
 
 FAILING = '''

@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 import headwise as hw
-from comparing import rows
 from headwise.app import registry
 from headwise.app.checks import check_training
 from headwise.contract.averaging import Shared
@@ -37,6 +36,7 @@ from headwise.settings.names import list_names
 from headwise.settings.options import Stop, Train
 from headwise.testing.toy import TRAIN, play, toy_plan
 from headwise.testing.watching import Apart
+from same_runs import rows
 
 ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 0.02}
 UPDATES: list[dict[str, Any]] = [

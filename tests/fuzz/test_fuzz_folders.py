@@ -18,12 +18,12 @@ import pytest
 from starlette.testclient import TestClient
 
 import headwise as hw
-from comparing import rows
 from headwise.audit import reconstruction
 from headwise.cli import main
 from headwise.engine.events import Event, RoundEnded
 from headwise.report.watch import watch_app
-from killing import bits
+from killed_runs import bits
+from same_runs import rows
 
 COUNT = int(os.environ.get("HEADWISE_FUZZ", "60"))
 FILES = (

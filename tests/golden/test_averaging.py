@@ -34,7 +34,7 @@ from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.params import Params
 from headwise.settings.names import list_names
 from headwise.settings.options import Robust
-from headwise.testing.options import variants
+from headwise.testing.claims import variants
 from headwise.testing.toy import toy_plan
 from headwise.testing.watching import record_messages, up_of
 

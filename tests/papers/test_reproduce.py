@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from comparing import rows
 from headwise.cli import main
 from headwise.engine.events import Event, Observer, RoundStarted
 from headwise.errors import ConfigError
 from headwise.papers.cells import ask_for, cells_of
 from headwise.papers.cost import clock
 from headwise.papers.reproduce import estimate, largest, reproduce, rows_of
-from killing import forks
+from killed_runs import forks
+from same_runs import rows
 
 TINY = Path(__file__).parent / "tiny.toml"
 TABLE = f"{TINY}/1"

@@ -27,14 +27,14 @@ from headwise.methods.standalone import Standalone
 from headwise.params import Params
 from headwise.records import pack, same
 from headwise.settings.options import Train
-from headwise.testing.toy import AWKWARD, CLASSES, EASY, SOME, WIDTH, divided, federation, play
+from headwise.testing.toy import AWKWARD, CLASSES, EASY, SOME, WIDTH, federation, play
 from headwise.testing.watching import Listening
 
 EQUAL = ((9, 0, (0, 1)), (9, 0, (1, 2, 3)), (9, 0, (0, 1, 2, 3)))  # clients of the same size
 
 
 def plan_of(method: Any, *, clients: Any = AWKWARD, ratio: float = 1.0, train: Train | None = None) -> Plan:
-    data = divided(federation(clients), clients)
+    data = federation(clients)
     return toy_plan(method, data=data, ratio=ratio, train=train or Train(batch=4, lr=0.1, epochs=2))
 
 

@@ -27,7 +27,7 @@ from headwise.methods.standalone import Standalone
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.settings.options import Train
-from headwise.testing.toy import AWKWARD, FEATURES, SOME, Recorder, divided, federation, network, play
+from headwise.testing.toy import AWKWARD, FEATURES, SOME, Recorder, federation, network, play
 
 EQUAL = ((9, 0, (0, 1)), (9, 0, (1, 2, 3)), (9, 0, (0, 1, 2, 3)))  # clients of the same size
 BALANCED = ((12, 0, (0, 1, 2, 3)), (8, 0, (0, 1, 2, 3)), (20, 0, (0, 1, 2, 3)))  # of different size, classes alike
@@ -36,7 +36,7 @@ X = torch.linspace(-2, 2, 5 * FEATURES).view(5, FEATURES)
 
 
 def plan_of(method: Any, *, clients: Any = AWKWARD, ratio: float = 1.0, models: Any = ()) -> Plan:
-    return toy_plan(method, data=divided(federation(clients), clients), ratio=ratio, train=TRAIN, models=models)
+    return toy_plan(method, data=federation(clients), ratio=ratio, train=TRAIN, models=models)
 
 
 def bench(plan: Plan, client: int = 0, t: int = 1) -> ClientBench:

@@ -32,7 +32,7 @@ from headwise.methods.standalone import Standalone
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Nothing
-from headwise.testing.toy import AWKWARD, CLASSES, FEATURES, SOME, Recorder, divided, federation, network, play
+from headwise.testing.toy import AWKWARD, CLASSES, FEATURES, SOME, Recorder, federation, network, play
 
 MOMENTS = ("pre", "post", "stale", "global")
 
@@ -172,7 +172,7 @@ def test_fedbabu_fine_tunes_as_fedavg_ft_does() -> None:
 def test_fedcac_without_critical_parameters_is_fedavg_with_equal_weights() -> None:
     """tau = 0; with clients of one size, equal weights are FedAvg's."""
     equal = [(12, 0, (0, 1)), (12, 0, (1, 2)), (12, 0, (2, 3))]
-    data = divided(federation(equal), equal)
+    data = federation(equal)
     cac, avg = runs(FedCAC(tau=0.0), FedAvg(), data=data)
     assert_same(server(cac).w, server(avg).w)
     assert scores(cac) == scores(avg)
@@ -205,7 +205,7 @@ def test_apple_of_itself_alone_is_standalone() -> None:
 
 
 def test_apple_of_one_client_is_standalone() -> None:
-    data = divided(federation())
+    data = federation()
     one = FederatedData(data.dataset, data.parts[:1])
     mine, theirs = runs(APPLE(relation_lr=0.0), Standalone(), data=one, ratio=1.0)
     for k, t in states(theirs)[0].w.items():

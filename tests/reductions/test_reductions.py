@@ -19,11 +19,11 @@ from headwise.methods.fedprox import FedProx
 from headwise.methods.fedrep import FedRep
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.methods.standalone import Standalone
-from headwise.testing.toy import ALL_MOMENTS, AWKWARD, SOME, Recorder, divided, federation, network, play
+from headwise.testing.toy import ALL_MOMENTS, AWKWARD, SOME, Recorder, federation, network, play
 
 
 def data_of(*clients: tuple[int, int, tuple[int, ...]]) -> FederatedData:
-    return divided(federation(clients), clients)
+    return federation(clients)
 
 
 def twins(count: int) -> FederatedData:

@@ -24,7 +24,7 @@ from headwise.methods.scaffold import Scaffold
 from headwise.methods.standalone import Standalone
 from headwise.params import Params
 from headwise.settings.options import Train
-from headwise.testing.toy import AWKWARD, SOME, Recorder, divided, federation, network, play
+from headwise.testing.toy import AWKWARD, SOME, Recorder, federation, network, play
 
 EQUAL = ((12, 0, (0, 1, 2)), (12, 0, (1, 2, 3)), (12, 0, (0, 3)))
 
@@ -49,13 +49,13 @@ def near(a: Params, b: Params, atol: float = 1e-6) -> None:
 
 
 def equal_clients() -> FederatedData:
-    return divided(federation(EQUAL), EQUAL)
+    return federation(EQUAL)
 
 
 def monotonous(sizes: tuple[int, ...] = (4, 8, 12)) -> FederatedData:
     """Clients each of whose samples are all the same: any part of a batch is as good as the whole."""
     clients = tuple((n, 0, (c,)) for c, n in enumerate(sizes))
-    data = divided(federation(clients), clients)
+    data = federation(clients)
     x = data.dataset.x.copy()
     for parts in data.parts:
         x[parts.train] = x[parts.train[:1]]
@@ -134,7 +134,7 @@ def test_scaffold_begins_as_fedavg_with_a_plain_mean(norm: bool) -> None:
 
 def test_scaffold_of_twins_is_fedavg_for_ever() -> None:
     """Clients with the same samples have the same control variates, so that c - c_i is zero."""
-    one = divided(federation(EQUAL[:1]), EQUAL[:1])
+    one = federation(EQUAL[:1])
     data, train = FederatedData(one.dataset, one.parts * 3), Train(batch=100, lr=0.1, epochs=2)
     runs = [played(m, data=data, train=train) for m in (Scaffold(), FedAvg())]
     near(server(runs[0]).w, server(runs[1]).w)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from killing import bits
+from killed_runs import bits
 from small_runs import experiment
 
 

@@ -27,7 +27,7 @@ from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
 from headwise.runs.files import judge_of
-from killing import bits, forks
+from killed_runs import bits, forks
 from small_runs import experiment, flip, snapshot, stop_after
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]

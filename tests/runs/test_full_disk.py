@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
-from killing import bits
+from killed_runs import bits
 from small_runs import arguments, experiment, start
 from waiting import PATIENCE
 

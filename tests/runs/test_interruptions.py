@@ -18,7 +18,7 @@ import headwise as hw
 from headwise.disk.files import only_writer
 from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
-from killing import bits, forks
+from killed_runs import bits, forks
 from small_runs import arguments, die, experiment, snapshot, start, stop_after
 from waiting import PATIENCE
 

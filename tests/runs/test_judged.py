@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from comparing import rows
 from headwise.app.launch import data_folder
 from headwise.app.prepare import prepare
 from headwise.cli import main
@@ -27,6 +26,7 @@ from headwise.report.results import collect
 from headwise.report.tables import tabulate_results
 from headwise.report.words import describe_clients, describe_results
 from headwise.runs.query import summarize
+from same_runs import rows
 from small_runs import experiment, stop_after
 
 AUC = {"metric": "auc"}

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from comparing import rows
 from headwise.cli import main
 from headwise.errors import RunError
 from headwise.runs.checkpoint import GRAIN
-from killing import bits, checkpoint
+from killed_runs import bits, checkpoint
+from same_runs import rows
 from small_runs import arguments, cut, experiment, flip, snapshot, stop_after
 
 Damage = Callable[[Path], None]

@@ -12,7 +12,6 @@ import torch
 from federations import use_local_nodes
 
 import headwise as hw
-from comparing import rows
 from headwise.app import registry
 from headwise.app.prepare import prepare as prepare_run
 from headwise.engine.driver import drive
@@ -20,6 +19,7 @@ from headwise.engine.executors.local import Serial
 from headwise.errors import ClientError, ConfigError
 from headwise.settings.options import Faults
 from headwise.testing.toy import play, toy_plan
+from same_runs import rows
 
 MINE = '''"""Counted — FedAvg whose server first learns the mean of all features."""
 

@@ -9,7 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 
 from ..app import registry
-from . import behaviour, claims, samebits, tasks
+from . import behaviour, claims, samebits
 from .toy import AnyMethod
 from .watching import Watched
 from .watching import record_messages as record_messages
@@ -38,7 +38,7 @@ CHECKS: dict[str, Check] = {
     "every hyperparameter counts": claims.every_hyperparameter_counts,
     "differs from Standalone": claims.differs_from_standalone,
     "learns": behaviour.learns,
-    "tasks as the card says": tasks.tasks_as_the_card_says,
+    "tasks as the card says": behaviour.tasks_as_the_card_says,
     "pool is serial": samebits.pool_is_serial,
     "documentation": claims.documentation,
 }

@@ -6,8 +6,9 @@ import dataclasses
 import json
 import re
 import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -17,15 +18,15 @@ from ..contract.method import Reply, record_types
 from ..engine.client.client_bench import ClientBench
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
+from ..errors import ConfigError
 from ..methods.standalone import Standalone
 from ..models.split import SplitModel
 from ..packed import Packed
 from ..params import Params, mean
 from ..records import Nothing, Record, encode, fields_of, nbytes, pack, unpack
-from ..settings.fields import build, check, field_help
+from ..settings.fields import build, check, convert, field_help, field_types
 from .behaviour import need
-from .options import alternatives, neighbours, variants
-from .toy import FEATURES, AnyMethod, Trace, divided, federation, once, play, reference, toy_plan
+from .toy import FEATURES, AnyMethod, Trace, federation, play, reference, remember, toy_plan
 from .watching import Training, record_messages, up_of
 
 SAME_SUMS = 1e-4
@@ -36,21 +37,27 @@ UNEQUAL = (10, 20, 40)
 
 def card(method: AnyMethod) -> None:
     """It is a frozen dataclass with valid settings, and what its card says agrees with its records."""
-    cls, types = type(method), record_types(type(method))
+    cls = type(method)
+    records = record_types(cls)
     frozen = "__dataclass_params__" in vars(cls) and vars(cls)["__dataclass_params__"].frozen
     need(frozen, "it must be a dataclass with frozen=True: its fields are its hyperparameters")
     check(method)
     for name in ("family", "travels", "stays"):
         need(bool(getattr(cls, name)), f"its class variable {name!r} is empty")
-    silent = types.down is Nothing and types.up is Nothing
-    kept, sent = types.client.__name__, f"{types.down.__name__} down and {types.up.__name__} up"
-    need((cls.stays == "nothing") == (types.client is Nothing), f"stays is {cls.stays!r}, but it keeps {kept}")
-    need((cls.travels == "nothing") == silent, f"travels is {cls.travels!r}, but it sends {sent}")
+    for name, kept, what in (
+        ("stays", records.client is not Nothing, f"keeps {records.client.__name__}"),
+        (
+            "travels",
+            records.down is not Nothing or records.up is not Nothing,
+            f"sends {records.down.__name__} down and {records.up.__name__} up",
+        ),
+    ):
+        need((getattr(cls, name) != "nothing") == kept, f"{name} is {getattr(cls, name)!r}, but it {what}")
     for preset in cls.presets.values():
         build(cls, preset)
-    unknown = set(cls.uploaded_fields) - set(fields_of(types.client))
-    need(not unknown, f"leaves names {sorted(unknown)}, which the client's record does not have")
-    owners = (("me", types.client), ("server", types.server))
+    unknown = set(cls.uploaded_fields) - set(fields_of(records.client))
+    need(not unknown, f"uploaded_fields names {sorted(unknown)}, which the client's record does not have")
+    owners = (("me", records.client), ("server", records.server))
     strange = set(cls.shows) - {f"{owner}.{f}" for owner, record in owners for f in fields_of(record)}
     need(not strange, f"shows names {sorted(strange)}, which its records do not have")
 
@@ -98,7 +105,10 @@ def nothing_private(method: AnyMethod) -> None:
             for name, (kind, piece) in _secrets(method, training):
                 is_sent = any(kind == k and piece in s for k, s in sent)
                 leaked = is_sent and not any(kind == k and piece in s for k, s in known)
-                need(not leaked, f"client {training.job.client} sends its {name!r}, which is not among its `leaves`")
+                need(
+                    not leaked,
+                    f"client {training.job.client} sends its {name!r}, which is not among its `uploaded_fields`",
+                )
 
 
 def bytes_as_the_card_says(method: AnyMethod) -> None:
@@ -154,9 +164,11 @@ def differs_from_standalone(method: AnyMethod) -> None:
     """A method that communicates gives other models than training alone, and other clients' data matter."""
     if type(method).travels == "nothing":
         return
-    mine, alone = (once("losses", m, lambda m=m: _losses(play(toy_plan(m)).trace())) for m in (method, Standalone()))
+    mine, alone = (
+        remember("losses", m, lambda m=m: _losses(play(toy_plan(m)).trace())) for m in (method, Standalone())
+    )
     need(any(abs(mine[k] - alone[k]) > 1e-6 for k in mine), "all clients end up with the models they would have alone")
-    spoilt = _losses(play(toy_plan(method, data=divided(federation(spoilt=0)))).trace())
+    spoilt = _losses(play(toy_plan(method, data=federation(spoilt=0))).trace())
     others = [k for k in mine if k[1] != 0]
     need(any(mine[k] != spoilt[k] for k in others), "what one client holds makes no difference to any other")
 
@@ -225,26 +237,24 @@ def _perturb(t: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _same_sums(record: Record, seed: int) -> list[Reply[Any]]:
-    """Three messages that add up to three times this one."""
-    return [Reply(c, _shift(record, c, torch.Generator().manual_seed(seed)), 10) for c in range(3)]
-
-
-def _shift(record: Record, which: int, rng: torch.Generator) -> Record:
-    """Number `which` of three random records that add up to three times this one."""
-
-    def shift(shape: torch.Size) -> Tensor:
-        shifts = torch.randn(3, *shape, generator=rng)
-        return (shifts - shifts.mean(0))[which]
-
+    """Three random messages that add up to three times this one."""
     tensors, scalars = pack(record)
-    moved = {k: t + shift(t.shape) if t.is_floating_point() else t for k, t in tensors.items()}
-    numbers = {k: v + shift(torch.Size()).item() if isinstance(v, float) else v for k, v in scalars.items()}
-    return unpack(type(record), Packed(moved, numbers))
+    rng = torch.Generator().manual_seed(seed)
+    moves = {k: torch.randn(3, *t.shape, generator=rng) for k, t in tensors.items() if t.is_floating_point()}
+    moves |= {k: torch.randn(3, generator=rng) for k, v in scalars.items() if isinstance(v, float)}
+    shifts = {k: move - move.mean(0) for k, move in moves.items()}
+    replies: list[Reply[Any]] = []
+    for c in range(3):
+        moved = {k: t + shifts[k][c] if k in shifts else t for k, t in tensors.items()}
+        numbers = {k: v + float(shifts[k][c]) if isinstance(v, float) else v for k, v in scalars.items()}
+        replies.append(Reply(c, unpack(type(record), Packed(moved, numbers)), 10))
+    return replies
 
 
 def _changed(record: Record) -> Iterator[tuple[str, Record]]:
     """This record with another value in one of its tensors or numbers, for each of them; whole numbers stay."""
-    (tensors, scalars), rng = pack(record), torch.Generator().manual_seed(1)
+    tensors, scalars = pack(record)
+    rng = torch.Generator().manual_seed(1)
     for name, t in tensors.items():
         if t.is_floating_point() and t.numel():
             yield name, unpack(type(record), Packed({**tensors, name: _perturb(t, rng)}, scalars))
@@ -257,7 +267,8 @@ def _outcome(plan: Plan, training: Training, down: Record) -> tuple[bytes, ...]:
     """What a client sends, keeps and predicts with, before and after training, had it been sent this."""
     local = ClientBench(plan, training.job.client, training.job.t, purpose="fit", kept=Params(), trained=1)
     me = plan.method.client_init(local) if training.before is None else training.before
-    before, update = plan.method.personalize(me, down, local), plan.method.local_update(me, down, local)
+    before = plan.method.personalize(me, down, local)
+    update = plan.method.local_update(me, down, local)
     x = torch.linspace(-2, 2, 3 * FEATURES).view(3, FEATURES)
     with torch.no_grad():
         scores = [model(x).numpy().tobytes() for model in (before, update.model)]
@@ -294,3 +305,72 @@ def _secrets(method: AnyMethod, training: Training) -> Iterator[tuple[str, tuple
 
 def _bytes(t: Tensor) -> tuple[torch.dtype, bytes]:
     return t.dtype, t.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def alternatives(method: AnyMethod, name: str) -> tuple[list[Any], list[Any]]:
+    """An option's other choices, each of which must matter, and other numbers, at least one of which must."""
+    kind = field_types(type(method))[name]
+    value = getattr(method, name)
+    choices = [v for leaf in _leaves(kind) for v in _choices(leaf) if v != value]
+    numbers = [v for leaf in _leaves(kind) for v in _numbers(leaf, value) if v != value and _is_allowed(v, kind)]
+    return choices, list(dict.fromkeys(numbers))
+
+
+def variants(method: AnyMethod) -> Iterator[AnyMethod]:
+    """The method as given, with each preset, and with each other choice of each option."""
+    yield from _contexts(method, "")
+
+
+def neighbours(method: AnyMethod, name: str, value: object) -> Iterator[tuple[AnyMethod, AnyMethod]]:
+    """Pairs of methods that differ in this option only: as given, with each preset, with each choice elsewhere."""
+    for base in _contexts(method, name):
+        yield from ((base, other) for other in _with(base, name, value))
+
+
+def _contexts(method: AnyMethod, name: str) -> Iterator[AnyMethod]:
+    yield method
+    for preset in type(method).presets.values():
+        yield dataclasses.replace(method, **preset)  # pyright: ignore[reportArgumentType]
+    for field in dataclasses.fields(method):  # pyright: ignore[reportArgumentType]
+        for choice in alternatives(method, field.name)[0] if field.name != name else ():
+            yield from _with(method, field.name, choice)
+
+
+def _with(method: AnyMethod, name: str, value: object) -> list[AnyMethod]:
+    """The method with this option, or nothing if it does not allow that together with the others."""
+    try:
+        return [dataclasses.replace(method, **{name: value})]  # pyright: ignore[reportArgumentType]
+    except (ConfigError, ValueError):
+        return []
+
+
+def _leaves(kind: Any) -> list[Any]:
+    """The plain types that a type is made of."""
+    origin = get_origin(kind)
+    args = get_args(kind)
+    if origin is Annotated:
+        return _leaves(args[0])
+    return [leaf for k in args for leaf in _leaves(k)] if origin in (Union, types.UnionType) else [kind]
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return {bool: (False, True), types.NoneType: (None,)}.get(kind, ())
+
+
+def _numbers(kind: Any, value: Any) -> list[Any]:
+    now = 1 if value is None or isinstance(value, str) else value
+    if kind is int:
+        return [now + 1, now - 1, 2 * now, 0, 1]
+    if kind is float:
+        return [2.0 * now, now / 2, now + 0.1, now - 0.1, 100.0 * now, now / 100, 0.0, 1.0]
+    return []
+
+
+def _is_allowed(value: Any, kind: Any) -> bool:
+    try:
+        convert(value, kind, "value")
+    except ConfigError:
+        return False
+    return True

@@ -93,7 +93,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 def _place(t: Tensor, k: int | None = None) -> tuple[int, ...]:
     """Where in a cache line the tensor, or its k-th slice, begins; its rows; its strides."""
-    first, shape = 0 if k is None else k * t.stride(0), t.shape if k is None else t.shape[1:]
-    at = address(t) + first * t.element_size()
+    shape = t.shape if k is None else t.shape[1:]
+    at = address(t) + (k or 0) * t.stride(0) * t.element_size() if t.dim() else address(t)
     strides = [s for s, size in zip(t.stride()[-len(shape) :], shape, strict=True) if size > 1] if shape else []
     return at % LINE, shape[0] if shape else 0, *strides

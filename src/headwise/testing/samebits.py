@@ -22,7 +22,7 @@ from ..engine.plan import Plan
 from ..runs.checkpoint import Checkpoints
 from ..runs.files import Extent
 from ..settings.choices import Choice
-from .toy import AnyMethod, Recorder, equal, play, rebuilt, reference, reference_plan
+from .toy import AnyMethod, Recorder, need_equal, play, rebuild_plan, reference, reference_plan
 from .watching import Apart, Backwards
 
 
@@ -31,15 +31,15 @@ def same_seed_same_bits(method: AnyMethod) -> None:
     first = reference(method)
     with _elsewhere():
         again = play(reference_plan(method)).trace()
-    equal(first, again, "a second run differs: does it keep something on self, or draw from a generator that is not "
-           "local.rng or central.rng?")  # fmt: skip
+    text = "does it keep something on self, or draw from a generator that is not local.rng or central.rng?"
+    need_equal(first, again, f"a second run differs: {text}")
 
 
 def order_does_not_matter(method: AnyMethod) -> None:
     """Clients that work and answer in reverse order give the same bits."""
     plan = reference_plan(method)
     backwards = play(plan, Backwards(plan), nervous=True).trace()
-    equal(reference(method, nervous=True), backwards, "the order of answers changes the result")
+    need_equal(reference(method, nervous=True), backwards, "the order of answers changes the result")
 
 
 def company_does_not_matter(method: AnyMethod) -> None:
@@ -47,7 +47,7 @@ def company_does_not_matter(method: AnyMethod) -> None:
     plan = reference_plan(method)
     apart = play(plan, Apart(plan), nervous=True).trace()
     text = "a client gives another result at its own site than among others"
-    equal(reference(method, nervous=True), apart, text)
+    need_equal(reference(method, nervous=True), apart, text)
 
 
 def pool_is_serial(method: AnyMethod) -> None:
@@ -55,11 +55,11 @@ def pool_is_serial(method: AnyMethod) -> None:
     choice, plan = Choice.parse(method, "method"), reference_plan(method)
     text = "gives another result than one process"
     for workers, nervous in ((1, False), (2, True)):
-        with closing(Pool(plan, partial(rebuilt, choice.name, dict(choice.options), nervous), workers)) as pool:
+        with closing(Pool(plan, partial(rebuild_plan, choice.name, dict(choice.options), nervous), workers)) as pool:
             trace = play(plan, pool, nervous=nervous).trace()
-        equal(reference(method, nervous=nervous), trace, f"pool of {workers} {text}")
+        need_equal(reference(method, nervous=nervous), trace, f"pool of {workers} {text}")
     with closing(Threads(plan, 2)) as threads:
-        equal(reference(method), play(plan, threads).trace(), f"threads of 2 {text}")
+        need_equal(reference(method), play(plan, threads).trace(), f"threads of 2 {text}")
 
 
 def resume_is_uninterrupted(method: AnyMethod) -> None:
@@ -74,7 +74,7 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
             second = play(plan, Serial(plan, checkpoint.states), start=progress, nervous=True)
     second.ended[:0] = first.ended
     text = "resuming from a checkpoint gives another result than an uninterrupted run"
-    equal(reference(method, nervous=True), second.trace(), text)
+    need_equal(reference(method, nervous=True), second.trace(), text)
 
 
 def _play_all_but_last(plan: Plan, folder: Path) -> Recorder:

@@ -49,27 +49,21 @@ SOME = 0.6
 """the share of clients that take part when not all do"""
 
 
-def federation(clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD, *, spoilt: int | None = None) -> Dataset:
+def federation(
+    clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD, *, spoilt: int | None = None
+) -> FederatedData:
     """Clouds of points around one centre per class; the `spoilt` client's labels are shifted by one."""
     rng = np.random.default_rng(0)
     centres = 2.5 * rng.standard_normal((CLASSES, FEATURES))
-    owner = np.concatenate([np.full(sum(_sizes(c)), k) for k, c in enumerate(clients)])
-    y = np.concatenate([np.resize(labels, n) for c in clients for n, labels in zip(_sizes(c), [c[2]] * 3, strict=True)])
+    sizes = [(train, val, 8 if train > 1 else 0) for train, val, _ in clients]
+    y = np.concatenate([np.resize(c[2], n) for c, parts in zip(clients, sizes, strict=True) for n in parts])
     x = (centres[y] + rng.standard_normal((len(y), FEATURES))).astype(np.float32)
-    y = np.where(owner == spoilt, (y + 1) % CLASSES, y) if spoilt is not None else y
-    return Dataset(x, y.astype(np.int64), tuple(f"class {k}" for k in range(CLASSES)), owner=owner)
-
-
-def divided(dataset: Dataset, clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD) -> FederatedData:
-    """The federation's samples, each client's divided into training, validation and test."""
-    cuts = np.cumsum([n for c in clients for n in _sizes(c)])[:-1]
-    blocks = np.split(np.arange(len(dataset.y)), cuts)
+    owner = np.repeat(np.arange(len(clients)), [sum(parts) for parts in sizes])
+    if spoilt is not None:
+        y = np.where(owner == spoilt, (y + 1) % CLASSES, y)
+    blocks = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    dataset = Dataset(x, y.astype(np.int64), tuple(f"class {k}" for k in range(CLASSES)), owner=owner)
     return FederatedData(dataset, [Parts(*blocks[i : i + 3]) for i in range(0, len(blocks), 3)])
-
-
-def _sizes(client: tuple[int, int, tuple[int, ...]]) -> tuple[int, int, int]:
-    train, val, _ = client
-    return train, val, 8 if train > 1 else 0
 
 
 def network(*, width: int = WIDTH, hidden: int | None = None, norm: bool = False, outputs: int = CLASSES) -> SplitModel:
@@ -106,10 +100,10 @@ def toy_plan(
         evaluate=Evaluate(every or rounds, moments),
         engine=Engine(kernels=kernels),
     )
-    return Plan(experiment, method, models, (data or divided(federation())).clients())
+    return Plan(experiment, method, models, (data or federation()).clients())
 
 
-def rebuilt(name: str, options: Mapping[str, Any], nervous: bool, data: Clients) -> Plan:
+def rebuild_plan(name: str, options: Mapping[str, Any], nervous: bool, data: Clients) -> Plan:
     """`reference_plan` in another process, which is `nervous` from then on if asked."""
     if nervous:
         Nervous().__enter__()
@@ -129,7 +123,7 @@ def _seed() -> int:
 _remembered: dict[tuple[str, type, str], Any] = {}
 
 
-def once(what: str, method: AnyMethod, make: Callable[[], T]) -> T:
+def remember(what: str, method: AnyMethod, make: Callable[[], T]) -> T:
     """Call `make` once per method and options, and remember the result: several checks use the same run."""
     key = (what, type(method), repr(method))
     if key not in _remembered:
@@ -200,10 +194,10 @@ def reference_plan(method: AnyMethod) -> Plan:
 def reference(method: AnyMethod, *, nervous: bool = False) -> Trace:
     """The trace of that run in one process, which every other way of running must match."""
     what = "nervous reference" if nervous else "reference"
-    return once(what, method, lambda: play(reference_plan(method), nervous=nervous).trace())
+    return remember(what, method, lambda: play(reference_plan(method), nervous=nervous).trace())
 
 
-def equal(a: Trace, b: Trace, text: str) -> None:
+def need_equal(a: Trace, b: Trace, text: str) -> None:
     """Raise with this text, and what differs, unless both are the same to the bit."""
     parts = [f.name for f in dataclasses.fields(Trace) if getattr(a, f.name) != getattr(b, f.name)]
     if parts:

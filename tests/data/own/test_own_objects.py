@@ -12,7 +12,7 @@ import torch
 from own_files import ROWS, table
 from torch.utils.data import TensorDataset
 
-from frames import Frame
+from data_frames import Frame
 from headwise.data.own.check import check
 from headwise.data.own.description import read_description
 from headwise.data.own.load import Loaded, load

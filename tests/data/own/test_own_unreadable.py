@@ -14,7 +14,7 @@ import pytest
 from own_files import TABLE, describe, findings, npz, pictures, table
 from torch.utils.data import TensorDataset
 
-from frames import Frame
+from data_frames import Frame
 from headwise.data.own.description import Description, read_description
 from headwise.data.own.guess import guess_description
 from headwise.data.own.layout import check_unchanged, hash_files

@@ -8,12 +8,12 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from comparing import rows
 from headwise.app import registry
 from headwise.contract.method import record_types
 from headwise.records import encode
 from headwise.runs.checkpoint import Checkpoint, Checkpoints
 from headwise.runs.query import Run
+from same_runs import rows
 
 
 def forks() -> ForkServerContext:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from comparing import rows, stop
 from headwise.app import inputs
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.sites.facts import for_sites
+from same_runs import rows, stop
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: (RNG.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in ("va", "rome", "oslo")}

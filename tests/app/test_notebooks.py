@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from frames import Frame
+from data_frames import Frame
 from headwise.errors import ConfigError, DataError, RunError
 
 RNG = np.random.default_rng(0)

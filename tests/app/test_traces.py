@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from comparing import stop
 from headwise.engine.sampling import read_trace
 from headwise.errors import ConfigError, HeadwiseError, RunError
+from same_runs import stop
 
 RNG = np.random.default_rng(0)
 NAMES = ("va", "rome", "San Jose, CA", "3")

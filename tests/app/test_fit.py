@@ -14,14 +14,14 @@ import torch
 from torch.utils.data import TensorDataset
 
 import headwise as hw
-from comparing import rows, stop
-from frames import Frame
+from data_frames import Frame
 from headwise.app.fit import DATA, SHORT
 from headwise.cli.options import FLAGS
 from headwise.data.own.description import Description
 from headwise.errors import ConfigError, HeadwiseError
 from headwise.settings.fields import field_types
 from headwise.settings.options import Train
+from same_runs import rows, stop
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2

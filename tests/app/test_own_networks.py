@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from comparing import rows, stop
 from headwise.app import inputs, registry
 from headwise.app.registry import load_layer
 from headwise.errors import ConfigError, HeadwiseError, RunError
@@ -22,6 +21,7 @@ from headwise.models.base import Task
 from headwise.models.network import as_split, describe_network, rebuild_network
 from headwise.models.split import SplitModel
 from headwise.settings.choices import Choice
+from same_runs import rows, stop
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: (RNG.normal(size=(16, 3)), np.arange(16) % 2) for name in ("va", "rome")}

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import headwise as hw
-from comparing import rows, stop
 from headwise.report.results import collect
+from same_runs import rows, stop
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: (RNG.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in ("va", "rome")}
