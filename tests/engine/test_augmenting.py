@@ -55,6 +55,30 @@ def shifted(t: Tensor, down: int, right: int) -> Tensor:
     return torch.stack([torch.stack([t[:, r, c] for c in columns], -1) for r in rows], 1)
 
 
+def test_a_rectangle_of_half_of_the_images_is_erased() -> None:
+    images = changed((Augmentation("erase"),))
+    areas: list[int] = []
+    for x in images:
+        erased = (x == 0) & (image() != 0)
+        if not bool(erased.any()):
+            assert torch.equal(x, image())
+            continue
+        rows = erased.any(2).any(0).nonzero().flatten().tolist()
+        columns = erased.any(1).any(0).nonzero().flatten().tolist()
+        block = image()
+        block[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = 0
+        assert torch.equal(x, block), "a rectangle in all channels, and nothing else"
+        areas.append(len(rows) * len(columns))
+    assert 80 < len(areas) < 120
+    assert min(areas) <= 6 and max(areas) >= 30, "from a fiftieth to a third of 128 pixels"
+    assert max(areas) <= 50
+
+
+def test_what_is_erased_depends_on_the_order() -> None:
+    later = changed((Augmentation("erase"), Augmentation("crop")))
+    assert any((x == 0).sum() > 50 * 2 for x in later), "a crop repeats what was erased at an edge"
+
+
 def test_half_of_the_images_are_mirrored() -> None:
     found = changed(BOTH[:1])
     turned = [torch.equal(x, mirrored(image())) for x in found]

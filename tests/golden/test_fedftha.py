@@ -16,7 +16,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedftha import FedFTHA, OwnHead, Server, Up
+from headwise.methods.fedftha import FedFTHA, OwnHead, Server, Up, _by_owners  # pyright: ignore[reportPrivateUsage]
 from headwise.params import Params
 from headwise.records import pack
 
@@ -126,6 +126,17 @@ def test_owner_mean() -> None:
         }
         found = global_head(FedFTHA(head_agg="owner_mean", include_unseen=unseen))
         close(found, {k: torch.stack(rows[k]) for k in HEAD})
+
+
+def test_owner_mean_of_a_head_of_two_layers() -> None:
+    """Only the last layer has a row for each class: the one before it is the plain mean of Eq. (8)."""
+    names = ("head.0.weight", "head.2.weight")
+    heads = [Params({k: torch.full((3, 2), 10.0 * c + i) for i, k in enumerate(names)}) for c in range(3)]
+    owned = torch.tensor([[True, True, False], [False, True, False], [False, False, False]])
+    plain = Params({k: torch.stack([h[k] for h in heads]).mean(0) for k in names})
+    first, last = _by_owners(plain, heads, owned).values()
+    assert first.tolist() == [[10.0, 10.0]] * 3
+    assert last.tolist() == [[1.0, 1.0], [6.0, 6.0], [11.0, 11.0]]
 
 
 def test_owners_are_told_by_the_training_samples() -> None:

@@ -238,3 +238,19 @@ def test_a_family_explains_itself(name: str) -> None:
     assert entry.summary.endswith(".")
     assert field_help(cls).keys() == field_types(cls).keys()
     assert not inspect.isabstract(cls)
+
+
+def test_the_depth_of_a_head_moves_layers_and_changes_no_weight() -> None:
+    whole: list[list[Tensor]] = []
+    names: list[list[str]] = []
+    for depth in (1, 2, 3):
+        torch.manual_seed(0)
+        model = LeNet5(head=depth).build(IMAGE)
+        whole.append([*model.parameters()])
+        names.append([*model.params("head")])
+    assert names == [
+        ["head.weight", "head.bias"],
+        ["head.0.weight", "head.0.bias", "head.2.weight", "head.2.bias"],
+        [f"head.{k}.{part}" for k in (0, 2, 4) for part in ("weight", "bias")],
+    ]
+    assert all(torch.equal(a, b) for other in whole[1:] for a, b in zip(whole[0], other, strict=True))

@@ -92,3 +92,29 @@ def test_an_option_can_be_set_for_a_method_named_by_its_preset() -> None:
     table = ask_for("fedah/1", columns=["CIFAR-100 Dir(0.1)"], methods=["FedAH"])  # runs fedah@paper
     made = {c.method: c.experiment for c in cells_of(with_settings(table, ["method.weight_lr=0.5"]))}
     assert made["FedAH"].method.options["weight_lr"] == 0.5
+
+
+def test_two_sweeps_give_all_pairs() -> None:
+    changed = with_sweep(with_sweep(ask(), "train.epochs=1,4"), "train.batch=8,16")
+    trained = {(c.experiment.train.epochs, c.experiment.train.batch) for c in cells_of(changed)}
+    assert trained == {(1, 8), (1, 16), (4, 8), (4, 16)}
+    assert [c.name.split(", ")[-2:] for c in changed.columns[:2]] == [
+        ["train.epochs=1", "train.batch=8"],
+        ["train.epochs=1", "train.batch=16"],
+    ]
+    assert changed.set_by_hand == ("train.epochs=1,4", "train.batch=8,16")
+
+
+def test_the_best_of_a_sweep_is_named() -> None:
+    changed = with_sweep(with_sweep(ask(), "train.epochs=1,4"), "train.batch=8,16")
+    rows = tuple(
+        Row(method, column.name, Printed("-"), "", ours=(float(10 * m + c),))
+        for m, method in enumerate(("FedPer", "FedGMH"))
+        for c, column in enumerate(changed.columns[:4])
+    )
+    names = [w for w in Reproduction(changed, rows).words() if w.startswith("Best of the sweep")]
+    column = changed.columns[0].name.split(", train.")[0]
+    assert names == [
+        f"Best of the sweep, chosen on test samples: {method}, {column}: train.epochs=4, train.batch=16 ({best} %)."
+        for method, best in (("FedPer", "3.00"), ("FedGMH", "13.00"))
+    ]

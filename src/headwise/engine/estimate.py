@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from statistics import median
 
 import torch
-from torch import Tensor, nn
 
 from ..models.replicas import replica
-from ..tasks.base import Objective
-from ..tasks.classification import CROSS_ENTROPY
 from ..tasks.registry import objective_of
-from .kernels.optimizer import Optimizer, Rates
+from .kernels.optimizer import Rates
 from .kernels.training import Feed, choose
 from .plan import Plan
 
 LONG = 20.0
 """seconds of training above which starting more processes pays off"""
-
-
-def training_step(model: nn.Module, x: Tensor, y: Tensor, objective: Objective = CROSS_ENTROPY) -> Callable[[], None]:
-    """A plain training step on this batch, with learning rate zero: it costs like any other and changes nothing."""
-    optimizer = Optimizer(list(model.parameters()), Rates(0.0))
-    return lambda: optimizer.step(objective.loss(model(x), y))
 
 
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:

@@ -109,7 +109,8 @@ def _about(reply: Reply[Up]) -> Params:
 
 
 def _by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
-    """Row c of every tensor is the mean over the owners of class c; a class that nobody owns keeps its row of h."""
+    """Row c of the last layer is the mean over the owners of class c; a class that nobody owns keeps its row of h."""
+    layer = [*h][-1].rpartition(".")[0]
 
     def rows(name: str, fallback: Tensor) -> Tensor:
         shape = (-1,) + (1,) * (fallback.dim() - 1)
@@ -117,4 +118,4 @@ def _by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
         total = (torch.stack([head[name] for head in heads]) * owned.view(len(heads), *shape)).sum(0)
         return torch.where(count > 0, total / count.clamp(min=1), fallback)
 
-    return Params({name: rows(name, t) for name, t in h.items()})
+    return Params({name: rows(name, t) if name.startswith(f"{layer}.") else t for name, t in h.items()})

@@ -25,6 +25,8 @@ Rules = Literal["paper", "code"]
 STANDALONE = Recipe("Standalone", "standalone", moment="stale")
 RUN = ("accuracy", "rounds", *RATIOS)
 """the measures that need training"""
+ADDED = {("lenet5", "head"): 1}
+"""options that a network got after the first cells were published, with their defaults, which don't change a key"""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Cell:
     def key(self) -> str:
         """Identifies the experiment: the same on every machine, and in later versions that add settings."""
         values = {k: v for k, v in difference(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
+        if models := values.get("model"):
+            values["model"] = [{k: v for k, v in m.items() if ADDED.get((m["name"], k)) != v} for m in models]
         if code := collect_code(self.experiment).label:
             values["code"] = code
         return digest(to_json(values, sort_keys=True).encode())[:16]
@@ -194,13 +198,18 @@ def with_settings(ask: Ask, settings: Sequence[str]) -> Ask:
 
 
 def with_sweep(ask: Ask, sweep: str) -> Ask:
-    """Each trained column, once per value of ``method.beta=0.1,0.3``; the paper prints nothing for these."""
+    """Each trained column, once per value of ``method.beta=0.1,0.3``; the paper prints nothing for these.
+
+    A second sweep of another setting gives all pairs, as in a grid search.
+    """
     path, sign, values = sweep.partition("=")
     each = [f"{path.strip()}={v.strip()}" for v in values.split(",") if v.strip()]
     if not sign or len(each) < 2 or len({*each}) < len(each):
         raise ConfigError(f"sweep is {sweep!r}, but must look like method.beta=0.1,0.3: two values or more, each once.")
     columns = tuple(
-        dataclasses.replace(c, name=f"{c.name}, {text}", sweep=Changes(_tree(ask, [text], "sweep")))
+        dataclasses.replace(
+            c, name=f"{c.name}, {text}", sweep=Changes(merge(c.sweep.values, _tree(ask, [text], "sweep")))
+        )
         for c in ask.columns
         if c.measure in RUN
         for text in each

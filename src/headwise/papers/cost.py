@@ -1,141 +1,140 @@
-"""How long a table would take on this machine, extrapolated from a few seconds of training steps."""
+"""How long a table would take on this machine, extrapolated from short rounds of the methods themselves."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
-import torch
-from torch import Tensor
-
-from ..app import registry
+from ..app.prepare import divide, plan_for
 from ..app.registry import make
-from ..data.dataset import Source
-from ..data.splits import parse_split
-from ..engine.estimate import training_step
+from ..data.federated import FederatedData
+from ..data.splits import Parts
+from ..engine.driver import drive
+from ..engine.events import Event, RoundEnded
+from ..engine.executors.local import Serial
 from ..engine.host import cores, one_thread
-from ..models.base import Task
-from ..models.split import SplitModel, channels_last, lay_out
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment
-from .arithmetic import messages
-from .schema import CountedOn
+from ..settings.options import Evaluate, Faults, Sampling, Stop
 
-PATIENCE = 1.0
-"""seconds spent on timing a network's training steps; forward passes get a third of that"""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What an estimate needs to know about a data set."""
-
-    samples: int
-    task: Task
-    usual: Choice
-    """the network to use if none is named"""
+PATIENCE = 0.2
+"""CPU seconds for which rounds are repeated"""
+MOST_ROUNDS = 20
+FEW = 16
+"""most samples of a client in the shorter rounds"""
+LONGER = 4
+"""times as many samples has a client in the longer rounds"""
+JUDGED = 100
+"""most test samples of a client"""
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Seconds on one core."""
+class Pace:
+    """CPU seconds on one core."""
 
-    train: float
-    """per sample of a training step"""
-    forward: float
-    """per sample of a forward pass"""
-    client: float = 0.0
-    """overhead per client, however few samples it has"""
+    client: float
+    """for each client that trains, whatever it holds: messages, the server's part"""
+    sample: float
+    """for each training sample, over all epochs"""
+    judged: float
+    """for each test sample that a model is measured on"""
+    adapted: float
+    """for each training sample of a client that is measured after a download, which some methods adapt to it"""
 
 
 class Costs:
-    """Estimates running times; reads each data set and times each network once."""
+    """Estimates running times; divides each data set and times each method on each network once."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        self._facts: dict[str, Facts] = {}
-        self._speeds: dict[tuple[str, str, int], Speed] = {}
+        self._data: dict[str, FederatedData] = {}
+        self._paces: dict[str, Pace] = {}
 
     def seconds(self, experiment: Experiment) -> float:
         """How long this run would take with its workers, on an otherwise idle machine."""
-        facts = self._about(experiment.data)
-        speed = self._time_network(experiment)
-        split = parse_split(experiment.split)
-        sampling = experiment.sampling
-        often = experiment.evaluate
-        samples = facts.samples * experiment.fraction
-        parts = split.train + split.val + split.test
-        tested = samples * (split.test / parts if not split.official else 1 / 6)  # as CIFAR's public test set
-        trained = (samples - tested) * split.train / (parts - split.test)
-        drawn = sampling.average
-        every_client = sum(m in often.moments for m in ("pre", "global")) / often.every
-        judged = tested * (every_client + drawn * ("post" in often.moments))
-        relative = float(registry.find("method", experiment.method.name).cost)
-        train = experiment.train
-        clients = experiment.clients or 20
-        learned = clients * train.steps * train.batch if train.steps else trained * train.epochs
-        per_round = learned * drawn * relative * speed.train + judged * speed.forward
-        per_round += clients * (drawn + every_client) * speed.client
+        data = self._divide(experiment)
+        pace = self._pace(experiment, data)
+        trained = fmean(len(part.train) for part in data.parts)
+        judged = fmean(len(part.test) + len(part.val) for part in data.parts)
+        evaluate = experiment.evaluate
+        takers = experiment.sampling.average * len(data)
+        everyone = len(data) * sum(m in evaluate.moments for m in ("pre", "global")) / evaluate.every
+        measured = everyone + takers * ("post" in evaluate.moments)
+        per_round = takers * (pace.client + pace.sample * trained)
+        per_round += measured * pace.judged * judged + everyone * pace.adapted * trained
         side_by_side = min(experiment.engine.workers.count or cores(), cores())
         return experiment.rounds * per_round / side_by_side
 
-    def _about(self, choice: Choice) -> Facts:
-        name = repr(choice)
-        if name not in self._facts:
-            source: Source = make("data", choice)
-            dataset = source.load(self.data_dir)
-            task = Task(tuple(dataset.x.shape[1:]), len(dataset.classes), dataset.vocabulary)
-            self._facts[name] = Facts(len(dataset.y), task, Choice(source.default_model))
-        return self._facts[name]
+    def _divide(self, experiment: Experiment) -> FederatedData:
+        e = experiment
+        key = repr((e.data, e.partition, e.split, e.fraction, e.clients, e.data_seed, e.evaluate.validation, e.without))
+        if key not in self._data:
+            self._data[key] = divide(experiment, self.data_dir)
+        return self._data[key]
 
-    def _time_network(self, experiment: Experiment) -> Speed:
-        facts = self._about(experiment.data)
-        batch = experiment.train.batch
-        choices = experiment.model or (facts.usual,)
-        key = (repr(experiment.data), repr(choices), batch)
-        if key not in self._speeds:
-            timed = [time_steps(make("model", c).build(facts.task), facts.task, batch) for c in choices]
-            train, forward = ([getattr(s, what) for s in timed] for what in ("train", "forward"))
-            self._speeds[key] = Speed(fmean(train), fmean(forward), _overhead(experiment, choices, facts.task))
-        return self._speeds[key]
+    def _pace(self, experiment: Experiment, data: FederatedData) -> Pace:
+        e = experiment
+        key = repr((e.data, e.method, e.model, e.server_model, e.train, e.privacy, e.engine.kernels))
+        if key not in self._paces:
+            self._paces[key] = measure_pace(experiment, data)
+        return self._paces[key]
 
 
-def time_steps(model: SplitModel, task: Task, batch: int) -> Speed:
-    """Time steps of plain SGD, and forward passes, on random samples."""
-    x = torch.randint(task.vocabulary, (batch, *task.shape)) if task.vocabulary else torch.randn(batch, *task.shape)
-    y = torch.randint(task.classes, (batch,))
-    model, x = lay_out(model), x.contiguous(memory_format=torch.channels_last) if channels_last(model) else x
-    step = training_step(model, x, y)
+def measure_pace(experiment: Experiment, data: FederatedData) -> Pace:
+    """Time rounds of a few of the clients: with few samples, with more, and with an evaluation."""
+    train = experiment.train
+    models = experiment.model or (Choice(make("data", experiment.data).default_model),)
+    short = dataclasses.replace(
+        experiment,
+        model=models,
+        clients=None,
+        rounds=MOST_ROUNDS,
+        train=dataclasses.replace(train, epochs=1, drop_last=False),
+        sampling=Sampling(),
+        evaluate=Evaluate(moments=(), keep=(), start=False),
+        stop=Stop(),
+        faults=Faults(),
+        without=(),
+    )
+    largest = sorted(range(len(data)), key=lambda c: -len(data.parts[c].train))
+    clients = [data.parts[c] for c in largest[: max(2, len(models))]]
+    few = min(train.batch, FEW, *(len(part.train) for part in clients))
+    many = min(LONGER * few, *(len(part.train) for part in clients))
+    measured = dataclasses.replace(short, evaluate=Evaluate(moments=("pre",), keep=(), start=False))
+    judged = fmean(min(JUDGED, len(part.test)) for part in clients)
+    times = [[_time_round(e, data, clients, n) / len(clients) for n in (few, many)] for e in (short, measured)]
+    (base, longer), (with_test, longer_with_test) = times
+    more = max(many - few, 1)
+    sample = max(longer - base, 0.0) / more if many > few else base / few
+    adapted = max(longer_with_test - longer - with_test + base, 0.0) / more
+    return Pace(
+        client=max(base - sample * few, 0.0),
+        sample=sample * (1 if train.steps else train.epochs),
+        judged=max(with_test - base - adapted * few, 0.0) / max(judged, 1),
+        adapted=adapted,
+    )
 
-    def forward() -> Tensor:
-        with torch.no_grad():
-            return model(x)
 
-    with one_thread(), torch.random.fork_rng(devices=[]):
-        return Speed(_time(step, PATIENCE) / batch, _time(forward, PATIENCE / 3) / batch)
+def _time_round(experiment: Experiment, data: FederatedData, clients: list[Parts], samples: int) -> float:
+    """The median CPU seconds of a round in which all of these clients take part with so many samples."""
+    parts = [Parts(part.train[:samples], part.val[:0], part.test[:JUDGED]) for part in clients]
+    plan = plan_for(experiment, FederatedData(data.dataset, parts))
+    ends: list[float] = []
 
+    def note(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            ends.append(time.process_time())
 
-def _overhead(experiment: Experiment, choices: tuple[Choice, ...], task: Task) -> float:
-    """Seconds of engine overhead per client, timed with very few samples; text is not timed."""
-    if task.vocabulary:
-        return 0.0
-    tiny = CountedOn(task.shape, task.classes, own=1, clients=4)
-    plain = dataclasses.replace(experiment, method=Choice("lg-fedavg"), model=choices, server_model=None)
-    return _time(lambda: messages(plain, tiny), PATIENCE / 3) / (2 * tiny.clients)
+    def is_enough() -> bool:
+        return len(ends) > 1 and ends[-1] - ends[0] > PATIENCE
 
-
-def _time(do: Callable[[], object], seconds: float) -> float:
-    """Mean seconds per call, after a warm-up call."""
-    do()
-    begun = time.perf_counter()
-    count = 0
-    while (spent := time.perf_counter() - begun) < seconds or not count:
-        do()
-        count += 1
-    return spent / count
+    with one_thread():
+        drive(plan, Serial(plan), (note,), interrupted=is_enough)
+    return median(end - begin for begin, end in pairwise(ends))
 
 
 def clock(seconds: float) -> str:

@@ -34,7 +34,7 @@ CELLS = Path("runs/reproduce/cells")
 
 def open_cells(ask: Ask, cells: Path) -> list[Cell]:
     """The cells that are not finished yet."""
-    return [c for c in cells_of(ask) if not _is_finished(cells / c.folder)]
+    return [c for c in cells_of(ask) if not is_finished(cells / c.folder)]
 
 
 def estimate(asks: Sequence[Ask], cells: Path, workers: Workers | None, data_dir: Path | None) -> list[list[float]]:
@@ -89,7 +89,7 @@ def reproduce(
             raise RunError(f"{run.path} ended early ({run.ended}): run the same command again to continue.")
         done += left[number]
         table = _write(ask, cells, exact, command, out)
-    if finished := [f for cell in cells_of(ask) if _is_finished(f := cells / cell.folder)]:
+    if finished := [f for cell in cells_of(ask) if is_finished(f := cells / cell.folder)]:
         write_page(collect(finished), out / "report.html")
     return table
 
@@ -186,10 +186,10 @@ def _others(ask: Ask, column: Column, runs: list[Run], moment: str) -> str:
 def _runs(ask: Ask, column: Column, recipe: Recipe, cells: Path) -> list[Run]:
     """The finished runs, one per seed."""
     folders = [cells / cell_of(ask, column, recipe, seed).folder for seed in range(ask.seeds)]
-    return [Run(f) for f in folders if _is_finished(f)]
+    return [Run(f) for f in folders if is_finished(f)]
 
 
-def _is_finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     return (folder / "manifest.json").exists() and Run(folder).complete
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from ..disk.jsontext import leaves
 from .cells import Ask
 from .schema import Printed
 
@@ -101,7 +102,26 @@ class Reproduction:
             sentences += ask.paper.open
             if ask.rules == "code" and ask.paper.code:
                 sentences += [f"Rules of the public code: {text}" for text in ask.paper.code.words]
-        return sentences + self._notes()
+        return sentences + self._best_of_sweep() + self._notes()
+
+    def _best_of_sweep(self) -> list[str]:
+        """Of each method and column, which of the swept settings was best: a grid search, on test samples."""
+        best: dict[tuple[str, str], Row] = {}
+        settings: dict[str, str] = {}
+        for column in self.ask.columns:
+            parts = column.name.split(", ")
+            swept = len(list(leaves(column.sweep.values)))
+            if not swept or column.measure != "accuracy":
+                continue
+            settings[column.name] = ", ".join(parts[-swept:])
+            for row in (r for r in self.rows if r.column == column.name and r.mean is not None):
+                key = (row.method, ", ".join(parts[:-swept]))
+                if key not in best or (row.mean or 0) > (best[key].mean or 0):
+                    best[key] = row
+        return [
+            f"Best of the sweep, chosen on test samples: {method}, {column}: {settings[row.column]} ({row.mean:.2f} %)."
+            for (method, column), row in best.items()
+        ]
 
     def _notes(self) -> list[str]:
         sentences: list[str] = []

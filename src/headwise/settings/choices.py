@@ -22,7 +22,7 @@ OWN = "own"
 """the source, and the split, of a user's own data"""
 NETWORK = "network"
 """the name of a choice that is a user's own network; not a model's name, because sites run only Headwise's own"""
-BUILT_IN = ("flip", "crop")
+BUILT_IN = ("flip", "crop", "erase")
 """names of augmentations"""
 SCRIPTS = ("__main__", "__mp_main__")
 """modules that other processes can't import"""

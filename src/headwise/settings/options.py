@@ -40,7 +40,8 @@ class Train:
     """largest norm of a step's gradient; none: no clipping"""
     augment: tuple[Augmentation, ...] = ()
     """random changes to training samples, in this order: flip (half of the images, left to right), crop (images shifted
-    by up to an eighth, edges repeated), or a function of your own: package.module:function or file.py:function"""
+    by up to an eighth, edges repeated), erase (a rectangle of half of the images set to 0, a fiftieth to a third of
+    the image), or a function of your own: package.module:function or file.py:function"""
     batch: Count = 10
     """samples per step"""
     lr: Positive = 0.05

@@ -33,9 +33,15 @@ if TYPE_CHECKING:
     "--rules", default="paper", help="follow the paper, or its public code where they differ: paper, code  [paper]"
 )
 @set_option("train.epochs=10")
-@click.option("--sweep", help="one setting with several values, for example method.beta=0.1,0.3,0.5")
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    help="a setting with several values, for example method.beta=0.1,0.3,0.5; given twice, all pairs",
+)
 @click.option("--budget", help="use the largest scale that fits into this time, for example 30m")
 @click.option("--plan", "only_plan", is_flag=True, help="show what would run and how long it would take")
+@click.option("--figure", is_flag=True, help="draw the accuracy over the rounds of finished cells, run nothing")
 @click.option("--out", type=OUTPUT_FOLDER, help="folder for the table  [runs/reproduce/PAPER-TABLE...]")
 @click.option("--cells", type=OUTPUT_FOLDER, help="folder for the runs  [runs/reproduce/cells]")
 @click.option("--workers", help=FLAGS["workers"][1])
@@ -50,9 +56,10 @@ def command(
     scale: str | None,
     rules: str,
     changes: tuple[str, ...],
-    sweep: str | None,
+    sweeps: tuple[str, ...],
     budget: str | None,
     only_plan: bool,
+    figure: bool,
     out: Path | None,
     cells: Path | None,
     workers: str | None,
@@ -73,7 +80,8 @@ def command(
         seeds=convert(literal(seeds), Seeds, "seeds"),
     )
     ask = with_settings(ask, changes) if changes else ask
-    ask = with_sweep(ask, sweep) if sweep else ask
+    for sweep in sweeps:
+        ask = with_sweep(ask, sweep)
     if budget and scale:
         raise ConfigError(
             f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give only one of them."
@@ -83,12 +91,17 @@ def command(
     from ..display import show_progress
 
     folder = cells or reproduce.CELLS
+    home = out or Path("runs/reproduce") / ask.folder
+    if figure:
+        from ...papers.figure import write_curves
+
+        click.echo("\n".join(map(str, write_curves(ask, folder, home))))
+        return
     ask, seconds = _fit_budget(ask, folder, count, data_dir, budget)
     _announce(ask, seconds, count, quiet)
     if only_plan:
         click.echo(_plan_text(ask, folder, seconds, as_json))
         return
-    home = out or Path("runs/reproduce") / ask.folder
     done = reproduce.reproduce(
         ask,
         home,

@@ -1,12 +1,13 @@
 """Random changes to a batch of training samples, by `train.augment`: our own of images, or a user's function.
 
-Ours say which row and column each pixel comes from, so targets for pixels change with their images. A function of a
-user's own gets `(x, rng)` and returns new samples, or `(x, y, rng)` and returns both.
+Flips and crops say which row and column each pixel comes from, so targets for pixels change with their images. A
+function of a user's own gets `(x, rng)` and returns new samples, or `(x, y, rng)` and returns both.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -16,17 +17,22 @@ from torch import Tensor
 from ...errors import ConfigError
 from ...settings.choices import Augmentation
 
+AREAS = (0.02, 0.33)
+"""share of an image that is erased"""
+RATIOS = (0.3, 3.3)
+"""height of what is erased, as a multiple of its width"""
+
 Change = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def augment(x: Tensor, y: Tensor, changes: Sequence[Augmentation], rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """The changed samples of a batch and their targets; each kind of change in the order given."""
-    for built_in, group in groupby(changes, key=lambda a: a.is_built_in):
-        if built_in:
+    for moves, group in groupby(changes, key=lambda a: a.name in MOVES):
+        if moves:
             x, y = _images(x, y, [a.name for a in group], rng)
             continue
         for each in group:
-            x, y = apply_function(x, y, each, rng)
+            x, y = (erase(x, rng), y) if each.is_built_in else apply_function(x, y, each, rng)
     return x, y
 
 
@@ -55,7 +61,7 @@ def _images(x: Tensor, y: Tensor, names: Sequence[str], rng: torch.Generator) ->
     rows = torch.arange(height).repeat(n, 1)
     columns = torch.arange(width).repeat(n, 1)
     for name in names:
-        rows, columns = CHANGES[name](rows, columns, rng)
+        rows, columns = MOVES[name](rows, columns, rng)
     where = (torch.arange(n).view(-1, 1, 1), rows.unsqueeze(2), columns.unsqueeze(1))
     where = tuple(i.to(x.device) for i in where)
     changed = torch.empty_like(x).copy_(x.permute(0, 2, 3, 1)[where].permute(0, 3, 1, 2))  # laid out as it was
@@ -80,4 +86,24 @@ def _shift(places: Tensor, rng: torch.Generator) -> Tensor:
     return places.gather(1, (torch.arange(size) + shifts).clamp(0, size - 1))
 
 
-CHANGES: dict[str, Change] = {"flip": flip, "crop": crop}
+MOVES: dict[str, Change] = {"flip": flip, "crop": crop}
+
+
+def erase(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Half of the images with a rectangle set to 0: its area and its shape are drawn, then its place."""
+    n, _, height, width = x.shape
+    chosen = torch.rand(n, generator=rng) < 0.5
+    area = torch.empty(n).uniform_(*AREAS, generator=rng) * height * width
+    ratio = torch.empty(n).uniform_(*map(math.log, RATIOS), generator=rng).exp()
+    rows = _span(height, (area * ratio).sqrt(), rng)
+    columns = _span(width, (area / ratio).sqrt(), rng)
+    inside = rows.unsqueeze(2) & columns.unsqueeze(1) & chosen.view(-1, 1, 1)
+    return x.masked_fill(inside.unsqueeze(1).to(x.device), 0)
+
+
+def _span(size: int, lengths: Tensor, rng: torch.Generator) -> Tensor:
+    """[n, size]: whether a place is in a random span of this length."""
+    lengths = lengths.round().clamp(1, size)
+    starts = (torch.rand(len(lengths), generator=rng) * (size - lengths + 1)).floor()
+    places = torch.arange(size)
+    return (places >= starts.unsqueeze(1)) & (places < (starts + lengths).unsqueeze(1))

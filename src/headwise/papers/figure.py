@@ -1,0 +1,120 @@
+"""A paper's curve figures: accuracy over the rounds, one figure per column, drawn from finished cells."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ..disk.files import explain_write_errors, read_bytes, read_json, write_bytes
+from ..errors import ConfigError, RunError
+from ..log.metrics import ACCURACY
+from ..report.figures import DASHES, FORMATS, PALETTE, STYLE
+from ..runs.query import Run
+from .cells import STANDALONE, Ask, cell_of, recipe_of
+from .reproduce import curve, is_finished
+from .schema import Column, Moment
+
+Points = list[tuple[int, float]]
+"""rounds and percentages"""
+
+
+def write_curves(ask: Ask, cells: Path, folder: Path) -> list[Path]:
+    """Draw each column in which a cell is finished, as SVG and PDF; return the paths.
+
+    `cells` holds runs, or the CSV and JSON files of collected cells.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "a figure needs matplotlib, which is not installed: pip install 'headwise[figures]'."
+        ) from error
+    written: list[Path] = []
+    for column in ask.columns:
+        lines = collect_curves(ask, column, cells) if column.measure == "accuracy" else {}
+        if not lines:
+            continue
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+            _draw(figure.subplots(), ask, column, lines, _floor(ask, column, cells))
+            for form, metadata in FORMATS.items():
+                image = io.BytesIO()
+                figure.savefig(image, format=form, metadata=metadata)
+                with explain_write_errors(folder):
+                    folder.mkdir(parents=True, exist_ok=True)
+                written.append(folder / f"{_file_name(column.name)}.{form}")
+                write_bytes(written[-1], image.getvalue())
+    if not written:
+        raise RunError(
+            f"{cells} holds no finished cell of these columns of {ask.name}: run them first, without --figure."
+        )
+    return written
+
+
+def collect_curves(ask: Ask, column: Column, cells: Path) -> dict[str, Points]:
+    """Each method's percentage over the rounds, the mean of its seeds; without methods that are not finished."""
+    lines: dict[str, Points] = {}
+    for method in dict.fromkeys((STANDALONE.name, *ask.methods)):
+        recipe = recipe_of(ask, method)
+        folders = [cells / cell_of(ask, column, recipe, seed).folder for seed in range(ask.seeds)]
+        curves = [_read_curve(folder, ask.moment(recipe, column), ask.metric) for folder in folders]
+        if all(curves):
+            rounds = [dict(points) for points in curves]
+            lines[method] = [
+                (t, 100 * sum(values[t] for values in rounds) / len(rounds))
+                for t in rounds[0]
+                if t and all(t in values for values in rounds)
+            ]
+    return lines
+
+
+def _read_curve(folder: Path, moment: Moment, metric: str) -> Points:
+    """From a run, or from the CSV file of a collected cell; empty if there is neither."""
+    if is_finished(folder):
+        return curve(Run(folder), moment, metric)
+    file = folder.with_name(f"{folder.name}.csv")
+    rows = csv.DictReader(read_bytes(file, b"").decode().splitlines())
+    return [(int(row["round"]), float(row[metric])) for row in rows if row["moment"] == moment]
+
+
+def _floor(ask: Ask, column: Column, cells: Path) -> float | None:
+    """What guessing each client's most frequent class scores, in percent: of any finished cell of the column."""
+    for method, seed in product((STANDALONE.name, *ask.methods), range(ask.seeds)):
+        folder = cells / cell_of(ask, column, recipe_of(ask, method), seed).folder
+        if is_finished(folder):
+            floor: dict[str, Any] = Run(folder).manifest["partition"]["floor"]
+        elif (file := folder.with_name(f"{folder.name}.json")).exists():
+            floor = read_json(file)["floor"]
+        else:
+            continue
+        value = floor["weighted" if ask.metric == ACCURACY.name else "mean"]
+        return None if value is None else 100 * value
+    return None
+
+
+def _draw(axes: Any, ask: Ask, column: Column, lines: dict[str, Points], floor: float | None) -> None:
+    for k, (method, points) in enumerate(lines.items()):
+        colour = "#6e7781" if method == STANDALONE.name else PALETTE[k % len(PALETTE)]
+        dashes = DASHES[k // len(PALETTE) % len(DASHES)]
+        own = method == ask.paper.name
+        axes.plot(*_columns(points), label=method, color=colour, linestyle=dashes, linewidth=2.2 if own else 1.2)
+    if floor is not None:
+        axes.axhline(floor, color="#8c959f", linewidth=0.8, linestyle=":", label="floor: guessing")
+    axes.set_title(f"{ask.paper.name}, {ask.table.name}: {column.name}", fontsize=9)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy in %" if ask.metric == ACCURACY.name else "mean accuracy of the clients in %")
+    axes.legend(fontsize=7, frameon=False, ncols=1 + len(lines) // 10)
+
+
+def _columns(points: Points) -> Sequence[Sequence[float]]:
+    return [t for t, _ in points], [value for _, value in points]
+
+
+def _file_name(column: str) -> str:
+    return re.sub(r"[^\w.=]+", "-", column).strip("-")

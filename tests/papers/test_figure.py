@@ -1,0 +1,63 @@
+"""Curve figures from runs and from collected cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import RunError
+from headwise.papers.cells import Ask, ask_for, cells_of
+from headwise.papers.figure import collect_curves, write_curves
+from headwise.papers.reproduce import curve, reproduce
+from headwise.runs.query import Run
+
+TABLE = f"{Path(__file__).parent / 'tiny.toml'}/1"
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figure")
+    reproduce(ask(), folder / "out", cells=folder / "cells")
+    return folder / "cells"
+
+
+def ask() -> Ask:
+    return ask_for(TABLE, columns=["skewed"], methods=["fedavg", "fedprox"])
+
+
+def test_curves_are_those_of_the_runs(cells: Path) -> None:
+    lines = collect_curves(ask(), ask().columns[0], cells)
+    assert list(lines) == ["Standalone", "FedAvg", "FedProx"]
+    (run,) = (Run(cells / c.folder) for c in cells_of(ask()) if c.method == "FedAvg")
+    assert lines["FedAvg"] == [(t, 100 * value) for t, value in curve(run, "pre", "accuracy") if t]
+
+
+def test_a_figure_shows_every_method_and_the_floor(cells: Path, tmp_path: Path) -> None:
+    written = write_curves(ask(), cells, tmp_path)
+    assert [p.name for p in written] == ["skewed.svg", "skewed.pdf"]
+    svg = written[0].read_text(encoding="utf-8")
+    for text in ("Tiny, 1: skewed", "Standalone", "FedAvg", "FedProx", "floor: guessing", "round", "accuracy in %"):
+        assert f">{text}</text>" in svg, text
+
+
+def test_collected_cells_give_the_same_figure(cells: Path, tmp_path: Path) -> None:
+    collected = tmp_path / "collected"
+    collected.mkdir()
+    for cell in cells_of(ask()):
+        run = Run(cells / cell.folder)
+        lines = ["round,moment,accuracy,client_mean"]
+        for moment in ("pre", "stale"):
+            means = dict(curve(run, moment, "client_mean"))
+            lines += [f"{t},{moment},{v!r},{means[t]!r}" for t, v in curve(run, moment, "accuracy")]
+        (collected / f"{cell.folder}.csv").write_text("\n".join(lines) + "\n")
+        floor = run.manifest["partition"]["floor"]
+        (collected / f"{cell.folder}.json").write_text(f'{{"floor": {{"weighted": {floor["weighted"]!r}}}}}')
+    (first, _), (second, _) = (write_curves(ask(), place, tmp_path / place.name) for place in (cells, collected))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_without_cells_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no finished cell of these columns of tiny/1: run them first"):
+        write_curves(ask(), tmp_path / "none", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
