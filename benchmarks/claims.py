@@ -9,6 +9,7 @@ Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-S
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from headwise.papers.cells import ask_for
 from headwise.papers.reproduce import exact_rows
 from headwise.papers.results import Row
+from headwise.report.figures import FORMATS, PALETTE, STYLE
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import difference
@@ -214,6 +216,34 @@ class Page:
         seconds = {r["run"]: r["cpu_seconds"] for line in self.lines.values() for r in line.runs if "cpu_seconds" in r}
         return f"{sum(seconds.values()) / 3600:.1f}" if seconds else ""
 
+    @property
+    def learned(self) -> dict[str, dict[int, list[tuple[int, float]]]]:
+        """Of the lines in the page's figure: by client, rounds and values of a number that each client learns."""
+        wish = self.claim.get("learned", {})
+        curves = {name: read_learned(self.lines[name].runs[0], wish["quantity"]) for name in wish.get("lines", ())
+                 if name in self.lines}  # fmt: skip
+        return {name: clients for name, clients in curves.items() if clients}
+
+    def draw_learned(self, path: Path) -> None:
+        """One panel for each line of the page's figure, one curve for each client."""
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        panels = self.learned
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(3.2 * len(panels), 2.8), layout="constrained")
+            for axes, (name, clients) in zip(
+                figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
+            ):
+                for points in clients.values():
+                    axes.plot(
+                        [t for t, _ in points], [v for _, v in points], color=PALETTE[0], alpha=0.5, linewidth=0.9
+                    )
+                axes.set_title(name, fontsize=9)
+                axes.set_xlabel("round")
+            figure.axes[0].set_ylabel(self.claim["learned"]["title"])
+            figure.savefig(path, format="svg", metadata=FORMATS["svg"])
+
     def fill(self, text: str) -> str:
         """Every {kind:name} by its figure."""
         return re.sub(r"\{(\w+):([^}]*)\}", lambda m: self._figure(m[1], m[2]), text)
@@ -293,6 +323,7 @@ class Page:
             f"Chosen after looking: {claim['looked']}" if "looked" in claim else "",
             self.table() if self.lines else "",
             self.differences() if claim.get("pairs") else "",
+            f"![{claim['learned']['title']}](claim-{claim['name']}.svg)" if self.learned else "",
             self.count() if self.exact else "",
             self.fill(claim.get("text", "")).strip(),
             "This page is written by `python benchmarks/claims.py pages` from `docs/results/claims/`.",
@@ -349,6 +380,16 @@ def _at(tree: Mapping[str, Any], path: str) -> Any:
     return None
 
 
+def read_learned(run: Mapping[str, Any], quantity: str) -> dict[int, list[tuple[int, float]]]:
+    """By client: rounds and values; nothing if the cell has no such file."""
+    file = HOME / "cells" / f"{run['run']}.learned.csv"
+    clients: dict[int, list[tuple[int, float]]] = {}
+    for row in csv.DictReader(file.read_text().splitlines()) if file.exists() else ():
+        if row["quantity"] == quantity:
+            clients.setdefault(int(row["client"]), []).append((int(row["round"]), float(row["value"])))
+    return clients
+
+
 def read_runs() -> list[dict[str, Any]]:
     """The small runs, and the finished cells of the queue."""
     cells = [json.loads(file.read_text()) for file in sorted((HOME / "cells").glob("*.json"))]
@@ -369,6 +410,8 @@ def pages(names: Sequence[str]) -> None:
         if not names or name in names:
             page = Page(claim, runs)
             (RESULTS / f"claim-{name}.md").write_text(page.markdown())
+            if page.learned:
+                page.draw_learned(RESULTS / f"claim-{name}.svg")
             ours = page.fill(claim["ours"])
             seeds = " to ".join(map(str, page.seeds[:1] + page.seeds[1:][-1:]))
             cells = [

@@ -9,7 +9,8 @@
 
 `HEADWISE_QUEUE` names the queue's folder (default: runs/queue). Runs are in its `runs`, finished cells in `results`:
 for each a CSV with every evaluation, and a JSON file with the experiment, each client's accuracy, the CPU seconds, the
-machine and the commit. Cells run the checkout that `HEADWISE_QUEUE/code` links to, or else this one, so that work in
+machine and the commit; where clients learn numbers beside their weights, such as FedAFK's mu, `collect` adds a CSV with
+each client's. Cells run the checkout that `HEADWISE_QUEUE/code` links to, or else this one, so that work in
 other checkouts does not disturb them.
 """
 
@@ -211,6 +212,26 @@ def collect() -> None:
         if not (cells / file.name).exists():
             shutil.copy(file, cells / file.name)
             print(cells / file.name)
+        if file.suffix == ".json" and not (cells / f"{file.stem}.learned.csv").exists():
+            write_learned(RUNS / file.stem, cells / f"{file.stem}.learned.csv")
+
+
+def write_learned(folder: Path, target: Path) -> None:
+    """What each client has learned beside its weights, such as FedAFK's mu, at each evaluation; if there is any."""
+    from headwise.runs.query import Run
+
+    rows = [
+        [row["round"], name, client, f"{value:.6f}"]
+        for row in (Run(folder).diagnostics if folder.exists() else ())
+        for name, quantity in row["quantities"].items()
+        if quantity["axes"] == ["client"]
+        for client, value in enumerate(quantity["values"])
+        if value is not None
+    ]
+    if rows:
+        with target.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([["round", "quantity", "client", "value"], *rows])
+        print(target)
 
 
 def status() -> None:

@@ -61,3 +61,21 @@ def test_without_cells_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"holds no finished cell of these columns of tiny/1: run them first"):
         write_curves(ask(), tmp_path / "none", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"round,moment\n1,stale\n",
+        b"round,moment,accuracy\none,stale,0.5\n",
+        b"round,moment,accuracy\n1,stale\n",
+        b"\xff\n",
+    ],
+    ids=["no column", "no number", "short row", "no text"],
+)
+def test_a_damaged_cell_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / f"{cells_of(ask())[0].folder}.csv"
+    file.write_bytes(content)
+    with pytest.raises(RunError) as error:
+        collect_curves(ask(), ask().columns[0], tmp_path)
+    assert str(error.value) == f"{file} is damaged: it is not a table of rounds, moments and accuracies."

@@ -25,7 +25,7 @@ def script(name: str) -> Any:
     return module
 
 
-script("claims")
+claims = script("claims")
 queue = script("paper_queue")
 
 
@@ -64,3 +64,22 @@ def test_a_finished_cell_leaves_its_curves_and_its_cost(home: Path) -> None:
             if moment in row:
                 assert float(rows[row["round"], moment]["accuracy"]) == pytest.approx(row[moment]["accuracy"], abs=1e-6)
     assert (2, "pre") in rows
+
+
+def test_what_each_client_learned_is_collected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "CLAIMS", home)
+    experiment = hw.Experiment(
+        method="fedafk", data="digits", partition="dirichlet:0.5", model="mlp:8", clients=3, rounds=4, fraction=0.2,
+        evaluate={"every": 2},
+    )  # fmt: skip
+    run = hw.run(experiment, home / "runs" / "cell")
+    (home / "results").mkdir()
+    (home / "results" / "cell.json").write_text("{}")
+    queue.collect()
+    with (home / "cells" / "cell.learned.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["round"], row["client"]) for row in rows] == [(t, c) for t in "24" for c in "012"]
+    last = run.diagnostics[-1]["quantities"]["mu"]["values"]
+    assert [float(row["value"]) for row in rows[3:]] == pytest.approx(last, abs=1e-6)
+    monkeypatch.setattr(claims, "HOME", home)
+    assert claims.read_learned({"run": "cell"}, "mu")[1][-1] == (4, pytest.approx(last[1], abs=1e-6))

@@ -79,8 +79,11 @@ def _read_curve(folder: Path, moment: Moment, metric: str) -> Points:
     if is_finished(folder):
         return curve(Run(folder), moment, metric)
     file = folder.with_name(f"{folder.name}.csv")
-    rows = csv.DictReader(read_bytes(file, b"").decode().splitlines())
-    return [(int(row["round"]), float(row[metric])) for row in rows if row["moment"] == moment]
+    try:
+        rows = csv.DictReader(read_bytes(file, b"").decode().splitlines())
+        return [(int(row["round"]), float(row[metric])) for row in rows if row["moment"] == moment]
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise RunError(f"{file} is damaged: it is not a table of rounds, moments and accuracies.") from error
 
 
 def _floor(ask: Ask, column: Column, cells: Path) -> float | None:
