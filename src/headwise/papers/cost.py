@@ -33,7 +33,7 @@ JUDGED = 100
 
 
 @dataclass(frozen=True)
-class Pace:
+class RoundCost:
     """CPU seconds on one core."""
 
     client: float
@@ -52,20 +52,20 @@ class Costs:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self._data: dict[str, FederatedData] = {}
-        self._paces: dict[str, Pace] = {}
+        self._round_costs: dict[str, RoundCost] = {}
 
     def seconds(self, experiment: Experiment) -> float:
         """How long this run would take with its workers, on an otherwise idle machine."""
         data = self._divide(experiment)
-        pace = self._pace(experiment, data)
+        cost = self._round_cost(experiment, data)
         trained = fmean(len(part.train) for part in data.parts)
         judged = fmean(len(part.test) + len(part.val) for part in data.parts)
         evaluate = experiment.evaluate
         takers = experiment.sampling.average * len(data)
         everyone = len(data) * sum(m in evaluate.moments for m in ("pre", "global")) / evaluate.every
         measured = everyone + takers * ("post" in evaluate.moments)
-        per_round = takers * (pace.client + pace.sample * trained)
-        per_round += measured * pace.judged * judged + everyone * pace.adapted * trained
+        per_round = takers * (cost.client + cost.sample * trained)
+        per_round += measured * cost.judged * judged + everyone * cost.adapted * trained
         side_by_side = min(experiment.engine.workers.count or cores(), cores())
         return experiment.rounds * per_round / side_by_side
 
@@ -76,15 +76,15 @@ class Costs:
             self._data[key] = divide(experiment, self.data_dir)
         return self._data[key]
 
-    def _pace(self, experiment: Experiment, data: FederatedData) -> Pace:
+    def _round_cost(self, experiment: Experiment, data: FederatedData) -> RoundCost:
         e = experiment
         key = repr((e.data, e.method, e.model, e.server_model, e.train, e.privacy, e.engine.kernels))
-        if key not in self._paces:
-            self._paces[key] = measure_pace(experiment, data)
-        return self._paces[key]
+        if key not in self._round_costs:
+            self._round_costs[key] = measure_round(experiment, data)
+        return self._round_costs[key]
 
 
-def measure_pace(experiment: Experiment, data: FederatedData) -> Pace:
+def measure_round(experiment: Experiment, data: FederatedData) -> RoundCost:
     """Time rounds of a few of the clients: with few samples, with more, and with an evaluation."""
     train = experiment.train
     models = experiment.model or (Choice(make("data", experiment.data).default_model),)
@@ -111,7 +111,7 @@ def measure_pace(experiment: Experiment, data: FederatedData) -> Pace:
     more = max(many - few, 1)
     sample = max(longer - base, 0.0) / more if many > few else base / few
     adapted = max(longer_with_test - longer - with_test + base, 0.0) / more
-    return Pace(
+    return RoundCost(
         client=max(base - sample * few, 0.0),
         sample=sample * (1 if train.steps else train.epochs),
         judged=max(with_test - base - adapted * few, 0.0) / max(judged, 1),

@@ -82,10 +82,6 @@ def command(
     ask = with_settings(ask, changes) if changes else ask
     for sweep in sweeps:
         ask = with_sweep(ask, sweep)
-    if budget and scale:
-        raise ConfigError(
-            f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give only one of them."
-        )
     count = None if workers is None else Workers.parse(workers, "workers")
     from ...papers import reproduce
     from ..display import show_progress
@@ -93,11 +89,9 @@ def command(
     folder = cells or reproduce.CELLS
     home = out or Path("runs/reproduce") / ask.folder
     if figure:
-        from ...papers.figure import write_curves
-
-        click.echo("\n".join(map(str, write_curves(ask, folder, home))))
+        _draw(ask, folder, home)
         return
-    ask, seconds = _fit_budget(ask, folder, count, data_dir, budget)
+    ask, seconds = _fit_budget(ask, scale, folder, count, data_dir, budget)
     _announce(ask, seconds, count, quiet)
     if only_plan:
         click.echo(_plan_text(ask, folder, seconds, as_json))
@@ -118,7 +112,7 @@ def command(
 
 
 def _fit_budget(
-    ask: Ask, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
+    ask: Ask, scale: str | None, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
 ) -> tuple[Ask, list[float]]:
     """The scale asked for, or the largest that fits the budget, and the seconds that each open cell will take."""
     from ...app.tune import parse_budget
@@ -126,9 +120,20 @@ def _fit_budget(
 
     if not budget:
         return ask, reproduce.estimate([ask], cells, workers, data_dir)[0]
+    if scale:
+        raise ConfigError(
+            f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give only one of them."
+        )
     limit = parse_budget(budget)
     asks = [dataclasses.replace(ask, scale=s) for s in ask.paper.scales]
     return reproduce.largest(asks, reproduce.estimate(asks, cells, workers, data_dir), limit)
+
+
+def _draw(ask: Ask, cells: Path, home: Path) -> None:
+    from ...papers.figure import write_curves
+
+    for path in write_curves(ask, cells, home):
+        click.echo(path)
 
 
 def _announce(ask: Ask, seconds: list[float], workers: Workers | None, quiet: bool) -> None:
