@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .app.launch import resume, run
     from .app.tune import tune
     from .errors import HeadwiseError
+    from .exports.estimators import PersonalizedClassifier, PersonalizedRegressor
     from .exports.loading import load_model
     from .exports.model import TrainedModel
     from .exports.run_models import Models
@@ -37,6 +38,8 @@ __all__ = [
     "Experiment",
     "HeadwiseError",
     "Models",
+    "PersonalizedClassifier",
+    "PersonalizedRegressor",
     "Run",
     "TrainedModel",
     "choose",
@@ -53,6 +56,8 @@ _HOMES = {
     "Experiment": "settings.experiment",
     "HeadwiseError": "errors",
     "Models": "exports.run_models",
+    "PersonalizedClassifier": "exports.estimators",
+    "PersonalizedRegressor": "exports.estimators",
     "Run": "runs.query",
     "TrainedModel": "exports.model",
     "choose": "app.choose",

@@ -187,7 +187,7 @@ class Models:
         parts: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
         for c in np.unique(owners):
             mine = np.flatnonzero(owners == c)
-            parts.append((mine, self.of(int(c), moment, round).predict(_take(samples, mine))))
+            parts.append((mine, self.of(int(c), moment, round).predict(take_rows(samples, mine))))
         if not parts:
             raise DataError("samples are empty: there is nothing to predict.")
         shape = (len(owners), *parts[0][1].shape[1:])
@@ -263,12 +263,12 @@ def _plain_name(who: Any) -> str | int:
     return int(who) if isinstance(who, np.integer) else cell_text(who)
 
 
-def _take(samples: Any, rows: NDArray[np.int64]) -> Any:
+def take_rows(samples: Any, rows: NDArray[np.int64]) -> Any:
     """These rows of a frame, a mapping of columns, a list or an array."""
     if hasattr(samples, "iloc"):
         return samples.iloc[rows]
     if isinstance(samples, Mapping):
-        return {name: _take(column, rows) for name, column in samples.items()}
+        return {name: take_rows(column, rows) for name, column in samples.items()}
     return [samples[i] for i in rows.tolist()] if isinstance(samples, list | tuple) else samples[rows]
 
 
