@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from ..app.fit import fit
 from ..errors import ConfigError, HeadwiseError
+from ..tasks.base import TaskKind
+from ..tasks.classification import Classification
+from ..tasks.regression import Regression
 from .loading import restore_model
 from .model import TrainedModel
 from .run_models import take_rows
@@ -42,7 +45,7 @@ EVERYBODY = "all"
 class _Personalized(BaseEstimator):
     """What both estimators have in common."""
 
-    _task: ClassVar[str]
+    _kind: ClassVar[type[TaskKind]]
     __metadata_request__fit: ClassVar = {"groups": True}
     __metadata_request__predict: ClassVar = {"groups": True}
     __metadata_request__score: ClassVar = {"groups": True}
@@ -78,7 +81,7 @@ class _Personalized(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = self._task == "regression"
+        tags.target_tags.multi_output = self._kind.quantitative
         return tags
 
     def _fit(self, X: Any, y: Array, groups: Any) -> Any:
@@ -106,7 +109,7 @@ class _Personalized(BaseEstimator):
                 method=self.method,
                 model=self.model,
                 rounds=self.rounds,
-                task=self._task,
+                task=self._kind.name,
                 out=self.out or Path(name) / "run",
                 quiet=True,
                 **self._experiment(),
@@ -204,7 +207,7 @@ class _Personalized(BaseEstimator):
 
     def _outputs(self, model: TrainedModel, X: Any) -> Array:
         """Probabilities in the order of the classes, or quantities."""
-        if self._task == "regression":
+        if self._kind.quantitative:
             return model.predict(X).reshape(-1, len(model.classes)).astype(np.float64)
         probabilities = model.predict_proba(X).astype(np.float64)
         return probabilities[:, np.argsort(model.classes_)] / probabilities.sum(1, keepdims=True)
@@ -241,7 +244,7 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         >>> model.fit(X, y, groups=hospital).predict(X_new, groups=hospital_new)  # doctest: +SKIP
     """
 
-    _task: ClassVar[str] = "classification"
+    _kind: ClassVar[type[TaskKind]] = Classification
     __metadata_request__predict_proba: ClassVar = {"groups": True}
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
@@ -282,7 +285,7 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
         >>> model.fit(X, y, groups=airport).score(X_new, y_new, groups=airport_new)  # doctest: +SKIP
     """
 
-    _task: ClassVar[str] = "regression"
+    _kind: ClassVar[type[TaskKind]] = Regression
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
         """Train on all samples, with the group of each."""
