@@ -14,10 +14,11 @@ import headwise as hw
 from headwise.errors import ClientError
 from headwise.packed import from_bytes, to_bytes
 from headwise.sites.facts import ClientFacts, for_sites
-from headwise.sites.server import nodes
+from headwise.sites.server import nodes, remote
 from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.transport import messages
 from headwise.sites.transport.envelope import SiteMessage
+from headwise.sites.transport.messages import unpack_report
 
 HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 LIAR = 102
@@ -187,6 +188,23 @@ def test_texts_are_bounded_before_they_are_parsed(tmp_path: Path, monkeypatch: p
     assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 2
 
 
+@pytest.mark.parametrize("more", ["text", "records"])
+def test_a_reply_that_is_far_too_large_is_refused_before_it_is_parsed(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(remote, "unpack_report", lambda m, types: read.append(m.size) or unpack_report(m, types))
+
+    def lie(order: SiteMessage, reply: SiteMessage) -> SiteMessage:
+        filled = reply.text.replace("{", "{" + " " * 10**6, 1)
+        return SiteMessage(filled, reply.records) if more == "text" else SiteMessage(reply.text, [bytes(10**6)])
+
+    run = run_with(tmp_path, lie, make_study())
+    assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 2
+    assert 0 < max(read) < 10**6
+    assert "are accepted" in (tmp_path / "run" / "sites.jsonl").read_text()
+
+
 # -- introductions
 
 
@@ -197,11 +215,14 @@ def test_texts_are_bounded_before_they_are_parsed(tmp_path: Path, monkeypatch: p
         ("[]", "its introduction can't be read"),
         ('{"name": "\\u001b[2J", "clients": [1], "facts": [], "version": "1"}', "runs Headwise 1, but the server runs"),
         ("9" * 5000, "its introduction can't be read"),
+        ("records", "its introduction can't be read: it has records"),
     ],
 )
 def test_an_introduction_that_is_none_is_refused_in_a_printable_sentence(text: str, why: str, tmp_path: Path) -> None:
     transport = LocalTransport({node: write_site(tmp_path / f"site{node}", own) for node, own in HOMES.items()})
-    transport.meddle = lambda node, kind, reply: SiteMessage(text, []) if node == LIAR else reply
+    transport.meddle = lambda node, kind, reply: (
+        reply if node != LIAR else SiteMessage(text, []) if text != "records" else SiteMessage(reply.text, [b"more"])
+    )
     lines: list[str] = []
     link = Nodes(transport, for_sites(make_study()), Roster({}, {}), lines.append)
     link.wait(range(5), 0.0)

@@ -17,6 +17,7 @@ from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.settings.names import list_names
+from headwise.sites.server import remote
 from headwise.sites.site.site import OpenPolicy, Site
 from headwise.sites.states import SiteStates
 from headwise.sites.transport.envelope import Lost, SiteMessage
@@ -38,6 +39,8 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 )
 def test_every_method_gives_the_same_bits(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_local_nodes(monkeypatch)
+    monkeypatch.setattr(remote, "MODELS", 1)  # a tenth of what a reply may hold is enough for every method
+    monkeypatch.setattr(remote, "TEXT", 4000)
     with Nervous():
         hw.run(experiment(method), tmp_path / "local")
         hw.run(experiment(method, engine=SIM), tmp_path / "sites")

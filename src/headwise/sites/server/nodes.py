@@ -204,6 +204,8 @@ class Nodes:
     def _receive(self, node: int, since: str, reply: SiteMessage) -> None:
         """Record a node's introduction; a node that contradicts earlier facts is not used."""
         try:
+            if reply.records:
+                raise ValueError("it has records")
             new = build(Introduction, load_text(reply))
         except UNREADABLE as error:
             new = Introduction(f"node {node}", (), (), "", f"its introduction can't be read: {error}")

@@ -13,7 +13,7 @@ from ...engine.client.state import States
 from ...engine.host import Clock
 from ...engine.plan import Plan
 from ...errors import ClientError
-from ...records import RecordError
+from ...records import RecordError, nbytes
 from ..secagg.round import MaskedRound, UnopenedError
 from ..states import SiteStates
 from ..transport.envelope import Lost, SiteMessage
@@ -23,6 +23,10 @@ T = TypeVar("T")
 
 ATTEMPTS = 3
 """times a job is sent before the run stops for lack of an answer"""
+MODELS = 10
+"""models like its own that a client's reply may hold; the methods of Headwise send less than one"""
+TEXT = 100_000
+"""bytes of scores, failures, keys and shares in a reply, for each client and for each site of the round"""
 START = 60.0
 """seconds a node gets to start, on top of the deadline of each of its clients"""
 
@@ -110,6 +114,9 @@ class Remote:
         self._link = link
         self._index = index
         self._note = note
+        networks = [*plan.models, *([plan.server_model] if plan.server_model else [])]
+        largest = max(sum(t.nbytes for t in network.state_dict().values()) for network in networks)
+        self._model_bytes = largest + 8 * plan.data.task.classes**2  # some methods send a row per class for each class
         self._lost: dict[int, Lost] = {}
         """clients whose last job got no answer"""
 
@@ -201,6 +208,8 @@ class Remote:
             row |= {"seconds": round(time.perf_counter() - begun, 3), "bytes_down": messages[node].size}
             row |= {"bytes_up": 0 if isinstance(reply, Lost) else reply.size}
             try:
+                if not isinstance(reply, Lost):
+                    self._check_size(jobs, len(messages), reply)
                 result = reply if isinstance(reply, Lost) else read(site_jobs[node], reply)
             except (ClientError, RecordError) as error:
                 result = Lost(str(error), "refused")
@@ -209,6 +218,12 @@ class Remote:
                 failure = next((a.failure.detail for a, _ in result.answers if a.failure), None)
             self._note({**row, "failure": failure} if failure else row)
             yield node, result
+
+    def _check_size(self, jobs: Sequence[Job], sites: int, reply: SiteMessage) -> None:
+        """Refuse a reply, before it is parsed, that is far larger than what any method would send."""
+        most = TEXT * (sites + len(jobs)) + sum(MODELS * (self._model_bytes + nbytes(job.down)) for job in jobs)
+        if reply.size > most:
+            raise RecordError(f"this reply has {reply.size:,} bytes, but at most {most:,} are accepted")
 
     def _read(self, site_jobs: Sequence[SiteJob], message: SiteMessage) -> Report:
         """A node's report; a `RecordError` if it does not match the order."""
