@@ -6,10 +6,12 @@ import dataclasses
 import logging
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from headwise.engine.events import ClientFailed, Event
 from headwise.engine.executors.faulty import Faulty
 from headwise.engine.executors.local import Serial
 from headwise.engine.executors.pool import Pool
-from headwise.engine.host import SilenceWatch
+from headwise.engine.host import SilenceWatch, stop_after_round
 from headwise.engine.plan import Plan
 from headwise.errors import ClientError, ConfigError, ServerError
 from headwise.methods.fedavg import FedAvg
@@ -248,6 +250,34 @@ def test_a_client_that_does_not_return_is_named(monkeypatch: pytest.MonkeyPatch)
         run(plan(faults(), Odd(way="waits"), clients=1))
     LOGGED.clear()
     assert messages[0].startswith("Odd at client 0 (fit, round 1) has not returned for 0 seconds: ")
+
+
+def test_warnings_about_silence_come_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    time_module = SimpleNamespace(monotonic=lambda: clock[0], sleep=threading.Event().wait)
+    monkeypatch.setattr("headwise.engine.host.time", time_module)
+    watch = SilenceWatch(60)
+    with watch.over("client 3"):
+        for second in range(1000):
+            clock[0] = float(second)
+            watch.warn()
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [text.split(" seconds")[0] for text in warnings] == [
+        f"client 3 has not returned for {k}" for k in (60, 120, 240, 480, 960)
+    ]
+    assert all("set faults.deadline" in text for text in warnings)
+
+
+def test_the_first_interrupt_says_how_to_stop_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with stop_after_round() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        assert caplog.messages == ["stopping after this round; interrupt again to stop at once"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_client_that_hangs_is_given_up_at_the_deadline() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import stat
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Client
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +22,13 @@ from headwise.cli import main
 from headwise.contract.averaging import Shared
 from headwise.disk.jsontext import to_json
 from headwise.engine.client.jobs import Job
+from headwise.engine.host import SilenceWatch
 from headwise.sites.facts import for_sites
 from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.site.policy import forget_data, read_policy
 from headwise.sites.site.running import site_status
 from headwise.sites.site.site import open_site
-from headwise.sites.site.worker import Activity, SiteWorker, describe_order
+from headwise.sites.site.worker import Activity, ForwardWarnings, SiteWorker, describe_order
 from headwise.sites.transport import envelope
 from headwise.sites.transport.envelope import SOCKET, WORKER_TRIES, NodeSeen, SiteMessage, WorkerLine
 from headwise.sites.transport.messages import Order, SiteJob, pack_order
@@ -149,6 +152,23 @@ def test_a_message_that_kills_every_worker_is_refused(home: Path, monkeypatch: p
     with pytest.raises(Exception, match=r"the site.s worker died 3 times of one message"):
         WorkerLine("secret").ask("train", SiteMessage("{}", []))
     assert seen == ["train"] * WORKER_TRIES
+
+
+def test_a_client_that_does_not_return_is_named_where_the_site_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("headwise.sites.site.worker.report_event", lambda **event: lines.append(event["say"]))
+    monkeypatch.setattr(logging.getLogger("headwise"), "handlers", [ForwardWarnings()])
+    clock = [0.0]
+    time_module = SimpleNamespace(monotonic=lambda: clock[0], sleep=threading.Event().wait)
+    monkeypatch.setattr("headwise.engine.host.time", time_module)
+    watch = SilenceWatch(60)
+    with watch.over("FedAvg at client 1\x1b[2J (fit, round 1)"):
+        clock[0] = 61.0
+        watch.warn()
+    logging.getLogger("headwise").error("not a warning: the log has it")
+    (line,) = lines
+    assert line.startswith("FedAvg at client 1 [2J (fit, round 1) has not returned for 61 seconds")
+    assert line.endswith("stop the run and set faults.deadline.")
 
 
 def test_data_are_read_once_per_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

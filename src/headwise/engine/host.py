@@ -159,6 +159,7 @@ def stop_after_round() -> Iterator[Callable[[], bool]]:
         if requested.is_set():
             raise KeyboardInterrupt
         requested.set()
+        logging.getLogger("headwise").warning("stopping after this round; interrupt again to stop at once")
 
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -172,7 +173,7 @@ class Late(Exception):  # noqa: N818 - it is what happened, not a mistake
 
 
 class SilenceWatch:
-    """Warns about work that has not ended after so many seconds, and again each time they have passed.
+    """Warns about work that has not ended after so many seconds, and again each time the wait has doubled.
 
     One thread looks after a whole process, so that short pieces of work cost nothing.
     """
@@ -197,17 +198,20 @@ class SilenceWatch:
     def _look(self) -> None:
         while True:
             time.sleep(self._seconds / 10)
-            for what, since, warned in list(self._busy.values()):
-                silent = time.monotonic() - since
-                if silent >= (1 + warned[0]) * self._seconds:
-                    warned[0] += 1
-                    logging.getLogger("headwise").warning(
-                        f"{what} has not returned for {silent:,.0f} seconds: "
-                        "if it never does, interrupt the run and set faults.deadline."
-                    )
+            self.warn()
+
+    def warn(self) -> None:
+        for what, since, warned in list(self._busy.values()):
+            silent = time.monotonic() - since
+            if silent >= 2 ** warned[0] * self._seconds:
+                warned[0] += 1
+                logging.getLogger("headwise").warning(
+                    f"{what} has not returned for {silent:,.0f} seconds: "
+                    "if it never does, stop the run and set faults.deadline."
+                )
 
 
-WATCH = SilenceWatch(600)
+WATCH = SilenceWatch(60)
 
 
 @contextmanager

@@ -103,12 +103,21 @@ def _round(order: dict[str, Any]) -> int:
     return order["request"]["t"] if "stage" in order else max(job["t"] for job in order["site_jobs"])
 
 
+class ForwardWarnings(logging.Handler):
+    """Prints warnings where the site was started, such as that a client does not return; the log has them anyway."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            report_event(say=printable(record.getMessage()))
+
+
 def main() -> None:
     bind_life(signal.SIGKILL)  # at once: nothing trains at a site that was stopped
     secret = read_secret()
     home = Path(sys.argv[1])
     os.chdir(home)
     logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("headwise").addHandler(ForwardWarnings(logging.WARNING))
     try:
         open_site(home / "site.toml")
     except ConfigError as error:
