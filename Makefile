@@ -45,7 +45,7 @@ test-all: $(READY) browser  ## the tests, and every method on every engine
 FUZZ ?= 3000
 fuzz: $(READY)  ## damaged bytes and settings, many more than in the tests: make fuzz FUZZ=100000
 	HEADWISE_FUZZ=$(FUZZ) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -n auto
-	@for target in records states toml archives batches programs weights cards offers messages experiments introductions apps descriptions tables arrays images clients sums; do echo "atheris: $$target"; \
+	@for target in records states toml archives batches programs weights cards offers messages experiments introductions apps workers server_answers server_messages keys shares descriptions tables arrays images clients sums traces public_sets csv_tables; do echo "atheris: $$target"; \
 	  OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/guided.py $$target -atheris_runs=$$((10 * $(FUZZ))) -max_len=8192 -verbosity=0 || exit 1; done
 
 fmt: $(READY)  ## format the code

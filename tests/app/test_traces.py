@@ -83,6 +83,7 @@ def test_a_changed_trace_is_refused_on_resume(tmp_path: Path) -> None:
         ("t.json", b"[[0], [true]]", "whose round 2 names the client True, which does not exist"),
         ("t.json", b"[[0], [1.5]]", "whose round 2 names the client 1.5, which does not exist"),
         ("t.json", b"[[0], [null]]", "whose round 2 names the client None, which does not exist"),
+        ("t.csv", b'"' + b"x" * 200_000, "which is not valid CSV: field larger than field limit"),
         ("t.txt", None, "which can't be read: No such file or directory."),
     ],
 )

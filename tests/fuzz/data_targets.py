@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from scipy.io import savemat
 
 from headwise.data.own.arrays import load_npz
 from headwise.data.own.check import check
@@ -19,7 +20,12 @@ from headwise.data.own.guess import guess_description
 from headwise.data.own.images import open_image
 from headwise.data.own.peers import import_fl_bench, import_pfllib
 from headwise.data.preprocessing import sums_from_json, sums_to_json
-from headwise.errors import ConfigError, DataError
+from headwise.data.sources import ag_news, cifar10, office_caltech10
+from headwise.data.sources.mnist import read_idx
+from headwise.engine.sampling import read_trace
+from headwise.errors import ConfigError, DataError, RunError
+from headwise.league.table import COLUMNS, read_csv
+from headwise.papers.figure import _read_curve
 
 DESCRIPTION = b"""format = "csv"
 path = "t.csv"
@@ -120,3 +126,62 @@ def image_seeds() -> list[bytes]:
     for form, file in files.items():
         Image.new("RGB", (4, 4), 9).save(file, format=form)
     return [file.getvalue() for file in files.values()]
+
+
+# -- files of public data sets, and of a run's clients per round
+
+
+def traces(data: bytes, room: Path) -> None:
+    path = room / ("trace.json" if data[:1] == b"[" else "trace.csv")
+    path.write_bytes(data)
+    with suppress(ConfigError):
+        rounds = read_trace(path, 5, ["va", "rome", "bern", "nice", "0"], 2)
+        assert all(set(clients) <= set(range(5)) for clients in rounds)
+
+
+def public_sets(data: bytes, room: Path) -> None:
+    """The first byte says which: idx files, AG News, MATLAB files or binary batches of CIFAR."""
+    path = room / "file.bin"
+    path.write_bytes(data[1:])
+    read = PUBLIC_READERS[data[0] % len(PUBLIC_READERS) if data else 0]
+    with suppress(DataError):
+        read(path)
+
+
+PUBLIC_READERS = (
+    lambda path: read_idx(path, 1),
+    lambda path: read_idx(path, 3),
+    ag_news._read,
+    office_caltech10._read,
+    cifar10._read,
+)
+
+
+def public_set_seeds() -> list[bytes]:
+    header = bytes((0, 0, 8, 1, 0, 0, 0, 2))
+    images = bytes((0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2))
+    news = b'"3","Title","A ""text"" of it."\n"1","Other","Text"\n'
+    files = [header + b"ab", images + bytes(8), news]
+    for compressed in (False, True):
+        matrices = io.BytesIO()
+        counts = np.ones((3, office_caltech10.WORDS), np.uint8)
+        savemat(matrices, {"fts": counts, "labels": np.array([[1], [2], [10]])}, do_compression=compressed)
+        files.append(matrices.getvalue())
+    batch = bytes([7]) + bytes(3072)
+    return [bytes([kind]) + data for kind, data in zip((0, 1, 2, 3, 3, 4), [*files, batch], strict=True)]
+
+
+def csv_tables(data: bytes, room: Path) -> None:
+    """The table of another league, or the curve of a collected cell: the first byte says which."""
+    path = room / "cell.csv"
+    path.write_bytes(data[1:])
+    with suppress(RunError):
+        if data[:1] == b"0":
+            read_csv(path)
+        else:
+            _read_curve(room / "cell", "pre", "accuracy")
+
+
+def csv_table_seeds() -> list[bytes]:
+    line = ",".join('"{}"' if name in ("new_clients", "settings") else "[0.5]" for name in COLUMNS)
+    return [f"0{','.join(COLUMNS)}\n{line}\n".encode(), b"1round,moment,accuracy\n1,pre,0.5\n2,post,0.5\n"]

@@ -2,9 +2,8 @@
 
     python tests/fuzz/guided.py records -atheris_runs=100000
 
-The other targets are states, toml, archives, batches, programs, weights, cards, offers, messages, experiments,
-introductions, apps, descriptions, tables, arrays, images and sums. Whatever is refused must be refused by the declared
-error; all else is a crash, and libFuzzer keeps the bytes that made it.
+The other targets are the keys of `TARGETS`. Whatever is refused must be refused by the declared error; all else is a
+crash, and libFuzzer keeps the bytes that made it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,16 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
         arrays,
         client_seeds,
         clients,
+        csv_table_seeds,
+        csv_tables,
         descriptions,
         image_seeds,
         images,
+        public_set_seeds,
+        public_sets,
         sums,
         tables,
+        traces,
     )
     from site_targets import (
         app_seeds,
@@ -47,10 +51,20 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
         experiments,
         introduction_seeds,
         introductions,
+        key_seeds,
+        keys,
         message_seeds,
         messages,
         offer_seeds,
         offers,
+        server_answer_seeds,
+        server_answers,
+        server_message_seeds,
+        server_messages,
+        share_seeds,
+        shares,
+        worker_seeds,
+        workers,
     )
     from test_fuzz_archives import BATCH, tarred, try_to_unpack, zipped
     from test_fuzz_models import make_models, with_file
@@ -186,12 +200,20 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = 
     "experiments": (experiments, experiment_seeds),
     "introductions": (introductions, introduction_seeds),
     "apps": (apps, app_seeds),
+    "workers": (lambda data: workers(data, ROOM), lambda: worker_seeds(ROOM)),
+    "server_answers": (server_answers, server_answer_seeds),
+    "server_messages": (server_messages, server_message_seeds),
+    "keys": (lambda data: keys(data, ROOM), lambda: key_seeds(ROOM)),
+    "shares": (shares, share_seeds),
     "descriptions": (lambda data: descriptions(data, ROOM), lambda: [DESCRIPTION]),
     "tables": (lambda data: tables(data, ROOM), lambda: [TABLE, LINES]),
     "arrays": (lambda data: arrays(data, ROOM), array_seeds),
     "images": (lambda data: images(data, ROOM), image_seeds),
     "clients": (lambda data: clients(data, ROOM), client_seeds),
     "sums": (lambda data: sums(data, ROOM), lambda: [SUMS]),
+    "traces": (lambda data: traces(data, ROOM), lambda: [b"va, rome\n0,1\n", b'[["va", 1], []]']),
+    "csv_tables": (lambda data: csv_tables(data, ROOM), csv_table_seeds),
+    "public_sets": (lambda data: public_sets(data, ROOM), public_set_seeds),
 }
 """what is called, and what makes good bytes"""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import socket
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 import torch
+from flwr.supercore.task_identity import TaskIdentity
 from test_fuzz_models import places
 
 import headwise as hw
@@ -28,8 +34,9 @@ from headwise.records import Packed, RecordError, encode, to_bytes
 from headwise.settings.experiment import experiment_from
 from headwise.settings.foreign import read_foreign
 from headwise.sites.facts import ClientFacts, Introduction, for_sites, write_for_sites
+from headwise.sites.keys import check_certificate, read_signed_list, sign_list, write_certificates, write_node_key
 from headwise.sites.offers import read_offer
-from headwise.sites.secagg.protocol import Member
+from headwise.sites.secagg import protocol
 from headwise.sites.secagg.round import (
     HelpReply,
     HelpRequest,
@@ -42,8 +49,9 @@ from headwise.sites.secagg.round import (
     unpack_reply,
     unpack_request,
 )
-from headwise.sites.server.control import APP
+from headwise.sites.server.control import APP, site_name
 from headwise.sites.server.nodes import Nodes, Roster
+from headwise.sites.site import worker
 from headwise.sites.site.policy import Policy
 from headwise.sites.site.site_file import OwnClient, SiteSettings
 from headwise.sites.transport.envelope import NodeSeen, SiteMessage
@@ -56,7 +64,11 @@ from headwise.sites.transport.messages import (
     unpack_order,
     unpack_report,
 )
-from headwise.sites.transport.superlink import APPS, check_app
+from headwise.sites.transport.node import explain_refusal, read_site_key
+from headwise.sites.transport.superlink import APPS, check_app, find_problem, load_authority
+
+sys.path.append(str(Path(__file__).parents[1] / "sites"))
+from superlink import SuperLink, connected, echo
 
 TYPES = record_types(FedAvg)
 DATA = "synthetic:60:4:6:sites=2"
@@ -123,7 +135,7 @@ def messages(data: bytes) -> None:
 
 def _make_messages() -> dict[int, list[SiteMessage]]:
     down = TYPES.down(WEIGHTS)
-    keys = Member((0,), "02", "03", "04")
+    keys = protocol.Member((0,), "02", "03", "04")
     answer = Answer("fit", 0, 5, TYPES.up(WEIGHTS), {"n": 2, "accuracy": 0.5}, None, 10, 1)
     letters = ("00ff", "")
     return {
@@ -261,3 +273,130 @@ def app_seeds() -> list[bytes]:
             file.writestr("pyproject.toml", APP.format(order='"{}"', **APPS))
         bundles.append(bundle.getvalue())
     return bundles
+
+
+# -- a site's worker: whatever a server sends, it answers, and what it prints is one line
+
+
+def workers(data: bytes, room: Path) -> None:
+    kind = ("train", "query", "query.refused")[data[0] % 3 if data else 0]
+    message = SiteMessage(make_text(data[1:], [each.text for k in (0, 2) for each in GOOD[k]]), GOOD[0][0].records)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "report_event", lambda **event: (to_json(event) + "\n").encode())
+        reply = worker.SiteWorker(room / "site" / "site.toml").answer(kind, message)
+    assert isinstance(json.loads(reply.text), dict)
+
+
+def worker_seeds(room: Path) -> list[bytes]:
+    (room / "site").mkdir(exist_ok=True)
+    own = f'[[clients]]\nid = 0\nsource = "{DATA}:only=0"\n'
+    (room / "site" / "site.toml").write_text(f'name = "site"\ndata = "synthetic"\n{own}')
+    texts = [GOOD[0][0].text, GOOD[2][0].text, to_json({"refused": "why"})]
+    return [*(bytes([k]) + text.encode() for k, text in enumerate(texts)), bytes([0, 255, 0, 1, 2, 3])]
+
+
+# -- what a stranger's server answers before a site connects: raw HTTP, or Flower's refusal
+
+
+def server_answers(data: bytes) -> None:
+    near, far = socket.socketpair()
+    with near, far, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "create_connection", lambda *_: near)
+        far.sendall(data[:60_000])
+        far.shutdown(socket.SHUT_WR)
+        problem = find_problem("server.example", 9000, None)
+        assert problem is None or problem.why
+    response = httpx.Response(400, content=data, request=httpx.Request("POST", "https://server.example"))
+    assert explain_refusal(httpx.HTTPStatusError("refused", request=response.request, response=response)).why
+
+
+def server_answer_seeds() -> list[bytes]:
+    date = b"Date: Mon, 01 Jan 2024 00:00:00 GMT\r\n"
+    refusal = to_json({"code": 1, "message": "no", "public_details": "why"}).encode()
+    return [b"HTTP/1.1 401 Unauthorized\r\n" + date + b"Content-Length: 0\r\n\r\n", refusal]
+
+
+# -- a message of Flower's server, one of whose pieces is anything: the first byte says which
+
+
+def server_messages(data: bytes) -> None:
+    link = SuperLink(SiteMessage("text", [b"record"]), SiteMessage("text", [bytes(600_000)]))
+    pieces: list[str] = []
+    whole = link.pull
+
+    def pull(run: int, number: str) -> bytes:
+        pieces.append(number)
+        return data[1:] if len(pieces) - 1 == (data[0] if data else 0) % 6 else whole(run, number)
+
+    link.pull = pull  # type: ignore[method-assign]
+    connection = connected(link, echo)
+    while connection.answer_next():
+        pass
+    assert not link.waiting
+
+
+def server_message_seeds() -> list[bytes]:
+    logging.disable(logging.CRITICAL)  # each message that can't be read would be logged
+    for name in ("_task_id", "_run_id", "_node_id"):
+        setattr(TaskIdentity, name, 1)
+    link = SuperLink(SiteMessage("text", [b"record"]), SiteMessage("text", [bytes(600_000)]))
+    seeds: list[bytes] = []
+    while link.receive() is not None:
+        seeds += [bytes([k]) + piece[:8000] for k, piece in enumerate(link.objects.values(), len(seeds))]
+    return seeds
+
+
+# -- keys, certificates and signed lists: the first byte says of which kind
+
+
+def keys(data: bytes, room: Path) -> None:
+    path = room / "key"
+    path.write_bytes(data[1:])
+    readers = (
+        lambda: read_signed_list(path, room / "signer.pub"),
+        lambda: read_signed_list(room / "list.json", path),
+        lambda: check_certificate(path),
+        lambda: load_authority(path),
+        lambda: site_name(path),
+        lambda: read_site_key(room),
+    )
+    if data[:1] == b"\x05":
+        path.rename(room / "site.key")
+    with suppress(RunError, ConfigError):
+        readers[data[0] % len(readers) if data else 0]()
+
+
+def key_seeds(room: Path) -> list[bytes]:
+    sign_list([STUDY], room / "signer", room / "list.json")
+    write_certificates(room, ["server.example"])
+    write_node_key(room / "site.key", "a site")
+    names = ("list.json", "signer.pub", "server.pem", "ca.crt", "site.key.pub", "site.key")
+    return [bytes([k]) + (room / name).read_bytes() for k, name in enumerate(names)]
+
+
+# -- what other sites send through the server in a masked sum: keys, shares, and what is sealed in a letter
+
+
+SECRETS = protocol.new_secrets()
+ROSTER = [SECRETS.member((0,)), SECRETS.member((1,))]
+SECRET = protocol.agree(SECRETS.cipher, ROSTER[1].cipher)
+
+
+def shares(data: bytes) -> None:
+    kind, text = data[0] % 4 if data else 0, data[1:].decode(errors="replace")
+    with suppress(RecordError):
+        if kind == 0:
+            protocol.read_public_key(text)
+        elif kind == 1:
+            protocol.restore_secret(dict(enumerate(text.split(","))))
+        elif kind == 2:
+            protocol.read_share(SECRETS.cipher, 0, 1, ROSTER, text)
+        else:
+            protocol.read_share(SECRETS.cipher, 0, 1, ROSTER, protocol.seal(SECRET, data[1:]))
+
+
+def share_seeds() -> list[bytes]:
+    letter = to_json({"from": 1, "to": 0, "key": "00" * 48, "seed": "00" * 32}).encode()
+    parts = ",".join(protocol.split_secret(SECRETS.seed, 2, 3)).encode()
+    whole = [ROSTER[0].mask.encode(), parts, protocol.seal(SECRET, letter).encode(), letter]
+    return [bytes([kind]) + data for kind, data in enumerate(whole)]

@@ -43,7 +43,10 @@ def _rows(path: Path, setting: str) -> list[list[Any]]:
         raise ConfigError(f"{setting}, which is not text in UTF-8.") from error
     if path.suffix != ".json":
         lines = [line for line in text.splitlines() if not line.startswith("#")]
-        return [next(csv.reader([line], skipinitialspace=True), []) for line in lines]
+        try:
+            return [next(csv.reader([line], skipinitialspace=True), []) for line in lines]
+        except csv.Error as error:
+            raise ConfigError(f"{setting}, which is not valid CSV: {error}.") from error
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -112,7 +112,7 @@ def run_server(
 def register_site(home: Path, key: Path) -> tuple[str, bool]:
     """Let in the site with this public key; return its name, and whether it is new."""
     _check_running(home)
-    name = _site_name(key)
+    name = site_name(key)
     try:
         reply = run_flwr(home, "supernode", "register", str(key), NAME, "--name", name)
     except RunError as error:
@@ -128,7 +128,7 @@ def _check_running(home: Path) -> None:
         raise RunError(f"the server in {home} does not run: start it with headwise server start.")
 
 
-def _site_name(key: Path) -> str:
+def site_name(key: Path) -> str:
     """The comment of a public key, which `headwise site init` sets to the site's name; else the file's own name."""
     with explain_write_errors(key), key.open("rb") as file:
         data = file.read(MOST_KEY)
