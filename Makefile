@@ -65,7 +65,7 @@ docs: $(READY)  ## build the documentation into site/; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(READY)  ## longer measurements
-	$(BIN)/python benchmarks/speed.py && $(BIN)/python benchmarks/league.py
+	$(BIN)/python benchmarks/speed.py && $(BIN)/headwise league && $(BIN)/python benchmarks/league.py runs/league
 
 # one column of each paper; HEADWISE_DATA must hold CIFAR-10
 SMALL := $(BIN)/headwise reproduce --scale quick

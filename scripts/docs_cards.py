@@ -22,7 +22,7 @@ from headwise.settings.names import list_names, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
-LEAGUE = "every method on digits, 20 clients, Dir(0.1), 50 rounds, three seeds"
+LEAGUE = "small federations that differ in kind, default settings"
 LETTERS = (
     "Numbers are per client and round: P those of the model, F of its body, L of its head; K features, C classes, "
     "c the client's own classes."
@@ -203,22 +203,20 @@ def _method_of(cell: str) -> str:
 
 
 def league(name: str) -> list[list[str]]:
-    """The header of the league, this method's rows, and Standalone's."""
+    """The header of the league's first table, this method's row, and that of local training."""
     rows = _rows(RESULTS / "league.md")
-    own = [row for row in rows if _method_of(row[0]) == name]
-    return [rows[0], *own, *(row for row in rows if row[0] == "standalone" and name != "standalone")] if own else []
+    head = next(row for row in rows if row[0] == "method")
+    first = [row for row in rows if len(row) == len(head)][1:]
+    first = first[: next((k for k, row in enumerate(first) if row[0] == "method"), len(first))]
+    own = [row for row in first if row[0] == name]
+    return [head, *own, *(row for row in first if row[0] == "standalone" and name != "standalone")] if own else []
 
 
 def _results(name: str) -> str:
-    text = (RESULTS / "league.md").read_text(encoding="utf-8")
     said = "## Results\n\n"
-    if found := league(name):
-        floor = re.search(r"floor is \*\*(.+?)\*\*", text)
-        said += f"In [the league](../results/league.md) ({LEAGUE}; guessing gives {floor[1] if floor else '?'}):\n\n"
-        said += table(found[0], found[1:])
-        note = re.search(r"^> .*$", text, re.MULTILINE)
-        if note and re.search(rf"\b{re.escape(name)}\b", note[0]):
-            said += "\n\nThis row was measured before the method was corrected, and does not describe it as it is now."
+    if shown := league(name):
+        said += f"In [the league](../results/league.md) ({LEAGUE}):\n\n"
+        said += table(shown[0], shown[1:])
     else:
         said += "Not in [the league](../results/league.md) yet."
     pages = [p for p in sorted(RESULTS.glob("*.md")) if p.stem not in ("league", "README")]

@@ -183,3 +183,11 @@ def test_only_sums_leaves_out_servers_that_need_every_message(tmp_path: Path) ->
 
 def test_the_portfolio_has_every_method_once() -> None:
     assert sorted(read_portfolio()) == list_names("method")
+
+
+@pytest.mark.parametrize("content", ["{}", '{"other": 1}', '{"about": 3, "spent": 1.0, "seconds": {}}', "[]"])
+def test_a_damaged_journal_is_one_sentence(content: str, tmp_path: Path) -> None:
+    (tmp_path / "choose.json").write_text(content)
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=2, engine={"workers": 1})
+    with pytest.raises(RunError, match="is damaged: it is not the journal of a choice"):
+        choose(base, methods=["fedper"], draws=2, trials=0, budget="1m", out=tmp_path)

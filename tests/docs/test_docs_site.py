@@ -72,8 +72,8 @@ def test_the_league_on_a_card_is_that_of_its_page() -> None:
     assert [row[0] for row in rows] == ["method", "fedah", "standalone"]
     page = (ROOT / "docs" / "results" / "league.md").read_text(encoding="utf-8")
     assert f"| {' | '.join(rows[1])} |" in page
-    assert len(docs_cards.league("fedavg")) == 6  # with three optimizers of the server
-    assert sum(bool(docs_cards.league(name)) for name in NAMES) > 30
+    assert len(rows[0]) == len(rows[1]) == len(rows[2])
+    assert sum(bool(docs_cards.league(name)) for name in NAMES) >= 30
 
 
 def test_every_family_suits_somebody() -> None:

@@ -187,7 +187,7 @@ class _Race:
         self.journal = {"about": about, "spent": 0.0, "seconds": {}}
         if path.exists():
             before = read_json(path)
-            if not isinstance(before, dict) or before.keys() < self.journal.keys():
+            if not isinstance(before, dict) or any(type(before.get(k)) is not type(v) for k, v in self.journal.items()):
                 raise RunError(f"{path} is damaged: it is not the journal of a choice.")
             if keys := [k for k in about if before["about"].get(k) != about[k]]:
                 differ = f"its {', '.join(keys)} differ"
