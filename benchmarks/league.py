@@ -17,7 +17,7 @@ from headwise.league.federations import find_federations
 from headwise.league.play import DRAWS
 from headwise.league.portfolio import order_portfolio
 from headwise.league.standings import Standings, federation_table, standings_of
-from headwise.league.table import LOCAL, to_csv
+from headwise.league.table import LOCAL, read_csv, to_csv
 from headwise.report.tables import Table, to_markdown
 from headwise.settings.names import list_names
 
@@ -31,8 +31,9 @@ VERSION = "v1"
 
 def main(folder: Path) -> None:
     results = [read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))]
-    standings = standings_of(results)
     CSV.write_text(to_csv(results))
+    results = read_csv(CSV)  # rounded
+    standings = standings_of(results)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n{tables(standings, results)}\n{END}{after}")

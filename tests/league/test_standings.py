@@ -65,9 +65,18 @@ def test_a_method_that_was_not_run_on_all_draws_is_left_out() -> None:
     assert "Not run on all draws yet, and left out there: fd." in standings_of(results).words()
 
 
-def test_without_local_training_the_draws_that_all_have_are_compared() -> None:
-    results = [r for r in make_results() if r.method in ("fedah", "fd") and (r.method != "fd" or r.draw < 2)]
-    assert {len(group.draws) for group in group_results(results)} == {2}
+def test_a_federation_with_few_methods_is_left_out() -> None:
+    results = [r for r in make_results() if r.federation != "fed2" or r.method == "fedah"]
+    standings = standings_of(results)
+    assert [group.name for group in standings.groups] == ["fed0", "fed1"]
+    assert "Left out, since few methods were run there so far: fed2." in standings.words()
+
+
+def test_a_draw_that_few_methods_have_is_not_compared() -> None:
+    results = [r for r in make_results() if r.method == "standalone" or r.draw < 2]
+    groups = group_results(results)
+    assert {len(group.draws) for group in groups} == {2}
+    assert not groups[0].unfinished
 
 
 def test_what_failed_shares_the_last_rank() -> None:

@@ -42,6 +42,8 @@ class Standing:
 @dataclass(frozen=True)
 class Standings:
     groups: tuple[Group, ...]
+    left_out: tuple[str, ...] = ()
+    """federations in which few methods were tried so far"""
 
     @cached_property
     def entries(self) -> list[str]:
@@ -150,6 +152,8 @@ class Standings:
             f"Best mean rank: {best.name} ({best.mean_rank:.1f}), {100 * best.regret:.1f} points behind the best of a "
             f"federation on average."
         )
+        if self.left_out:
+            sentences.append(f"Left out, since few methods were run there so far: {', '.join(self.left_out)}.")
         if unfinished := sorted({name for group in self.groups for name in group.unfinished}):
             sentences.append(f"Not run on all draws yet, and left out there: {', '.join(unfinished)}.")
         for rival in RIVALS:
@@ -173,7 +177,12 @@ def _p_text(standing: Standing, rival: str) -> str:
 
 
 def standings_of(results: Sequence[Result]) -> Standings:
-    return Standings(tuple(group_results(results)))
+    """Over the federations in which at least half as many entries were tried as in the one with most."""
+    groups = group_results(results)
+    tried = {group.name: len(group.scored) + len(group.failed) for group in groups}
+    most = max(tried.values(), default=0)
+    kept = tuple(group for group in groups if 2 * tried[group.name] >= most)
+    return Standings(kept, tuple(group.name for group in groups if group not in kept))
 
 
 def federation_table(group: Group) -> Table:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -111,10 +112,11 @@ class Group:
 
     @cached_property
     def draws(self) -> list[int]:
-        """Those that are compared: the ones of local training, or else those that all entries have."""
-        if LOCAL in self._known:
-            return sorted(self._known[LOCAL])
-        return sorted(set.intersection(*({*by_draw} for by_draw in self._known.values()))) if self._known else []
+        """Those that are compared: so that methods that have all of them, times draws, are as many as possible."""
+        known = [{*by_draw} for by_draw in self._known.values()]
+        often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
+        blocks = [often[: k + 1] for k in range(len(often))]
+        return sorted(max(blocks, key=lambda block: len(block) * sum({*block} <= d for d in known), default=[]))
 
     @cached_property
     def scored(self) -> dict[str, dict[int, Result]]:
