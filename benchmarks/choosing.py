@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--budget", default="3m")
     parser.add_argument("--out", type=Path, default=Path("runs/choosing"))
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     groups = group_results(read_csv(given.league))
     for row in (HEAD, ["---"] * len(HEAD)):
         print(f"| {' | '.join(row)} |", flush=True)

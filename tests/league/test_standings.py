@@ -120,6 +120,9 @@ def test_the_csv_is_read_back(tmp_path: Path) -> None:
     results = read_csv(path)
     assert len(results) == len(make_results())
     assert all(c.identical for c in compare_leagues(make_results(), results))
+    assert {**results[0].plain(), "scores": [], "mean_client": 0, "worst_tenth": 0} == {
+        **next(r for r in make_results() if r.method == "fd").plain(), "scores": [], "mean_client": 0, "worst_tenth": 0
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

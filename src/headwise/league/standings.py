@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import pluralize
+from ..log.metrics import percent
 from ..report.tables import Table
 from ..stats.paired import EQUAL, FEW, Cells, Interval
 from ..stats.ranks import adjust_by_holm, rank, signed_rank_p
@@ -201,7 +202,7 @@ def federation_table(group: Group) -> Table:
             [
                 name + (" *" if name in group.near else ""),
                 form(value),
-                "" if np.isnan(low) else f"{form(low)} to {form(high)}",
+                "" if np.isnan(low) else _span(group, low, high),
                 _lead_text(lead) if name != LOCAL else "",
                 form(group.cells.worst_tenth(name).value),
                 "" if worse is None else f"{worse:.0%}",
@@ -210,6 +211,12 @@ def federation_table(group: Group) -> Table:
             ]
         )
     return head, rows
+
+
+def _span(group: Group, low: float, high: float) -> str:
+    if group.metric.form is percent:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return f"{group.metric.form(low)} to {group.metric.form(high)}"
 
 
 def _lead_text(lead: Interval | None) -> str:

@@ -49,7 +49,7 @@ def _place(result: Result) -> tuple[str, str, str, int]:
 def _cell(name: str, value: Any) -> str:
     if name in TEXTS:
         return str(csv_cell(value))
-    return "" if value is None else to_json(_rounded(value)).replace(" ", "")
+    return "" if value is None else to_json(_rounded(value)).replace(", ", ",")
 
 
 def _rounded(value: Any) -> Any:
