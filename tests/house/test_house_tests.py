@@ -7,6 +7,7 @@ import os
 import random
 import re
 import runpy
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,12 @@ def name_of(path: Path) -> str:
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def test_no_two_files_have_one_name() -> None:
+    """Pytest can't import both in one run."""
+    names = Counter(path.name for path in TESTS if path.name != "conftest.py")
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("path", TESTS, ids=name_of)
