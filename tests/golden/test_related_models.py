@@ -96,7 +96,7 @@ def test_fedap_clients_that_have_not_trained_take_the_others() -> None:
     central = ServerBench(plan_of(method), 1)
     w = central.init().params()
     stats = [Statistics(Params(n=torch.full((2,), float(c))), Params(n=torch.ones(2))) for c in range(3)]
-    server = method.answered(method.server_init(central), [Reply(c, s, 1) for c, s in enumerate(stats)], central)
+    server = method.use_census(method.server_init(central), [Reply(c, s, 1) for c, s in enumerate(stats)], central)
     server = Server(server.w, server.distance, {0: w * 2.0, 2: w * 5.0})
     sent = method.broadcast(server, 1, central).w
     for k, t in sent.items():  # as far from both

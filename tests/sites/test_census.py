@@ -57,11 +57,11 @@ class Counted(Method[Known, Nothing, Shared, Shared]):
     def server_init(self, central: Central) -> Known:
         return Known(central.init().params(), torch.zeros(()), 0)
 
-    def question(self, local: Local) -> Told:
+    def answer_census(self, local: Local) -> Told:
         x = torch.cat([x for x, _ in local.batches(1)])
         return Told(x.double().sum() / (0.0 if local.client < self.spoilt else 1.0), local.n)
 
-    def answered(self, server: Known, replies: Sequence[Reply[Told]], central: Central) -> Known:
+    def use_census(self, server: Known, replies: Sequence[Reply[Told]], central: Central) -> Known:
         n = sum(r.up.n for r in replies)
         return Known(server.w, sum(r.up.total for r in replies) / n, n)
 

@@ -132,7 +132,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     def server_init(self, central: Central) -> S:
         """The server's state before the first round."""
 
-    def answered(self, server: S, replies: Sequence[Reply[Any]], central: Central) -> S:
+    def use_census(self, server: S, replies: Sequence[Reply[Any]], central: Central) -> S:
         """The server's state after the census; replies are sorted by client, without those that failed."""
         return server
 
@@ -157,7 +157,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         return None
 
     # -- client half
-    def question(self, local: Local) -> Record:
+    def answer_census(self, local: Local) -> Record:
         """A client's answer in the census: a record of the type `census`."""
         return Nothing()
 

@@ -94,8 +94,8 @@ def _census(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> tu
         return now, 0
     answers = take_census(plan, executor, tell)
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
-    with _at_server(plan, 0, "answered"):
-        server = map_tensors(plan.method.answered(now.server, replies, ServerBench(plan, 0, "census")), settle)
+    with _at_server(plan, 0, "use_census"):
+        server = map_tensors(plan.method.use_census(now.server, replies, ServerBench(plan, 0, "census")), settle)
     return replace(now, server=server), sum(nbytes(reply.up) for reply in replies)
 
 

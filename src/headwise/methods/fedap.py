@@ -70,12 +70,12 @@ class FedAP(Method[Server, Norms, Shared, Shared]):
     def server_init(self, central: Central) -> Server:
         return Server(split_norms(central.init())[1], torch.full((central.N, central.N), SMALL), {})
 
-    def question(self, local: Local) -> Statistics:
+    def answer_census(self, local: Local) -> Statistics:
         entering = _watch_norms(local.init().eval(), next(local.batches(1, size=local.n))[0])
         rows = Params({k: x.transpose(0, 1).flatten(1) for k, x in entering.items()})  # [channels, all values]
         return Statistics(rows.map(lambda x: x.mean(1)), rows.map(lambda x: x.std(1, correction=0)))
 
-    def answered(self, server: Server, replies: Sequence[Reply[Statistics]], central: Central) -> Server:
+    def use_census(self, server: Server, replies: Sequence[Reply[Statistics]], central: Central) -> Server:
         distance = server.distance.clone()
         for a in replies:
             for b in replies:

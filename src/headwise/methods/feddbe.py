@@ -62,7 +62,7 @@ class FedDBE(Method[Global, Feature, Global, Shared]):
         m = central.init()
         return Global(m.params(), torch.zeros(m.width))
 
-    def question(self, local: Local) -> Feature:
+    def answer_census(self, local: Local) -> Feature:
         m = local.init()
         running = Running(self.mu, m.width)
 
@@ -74,7 +74,7 @@ class FedDBE(Method[Global, Feature, Global, Shared]):
         local.sgd(m, epochs=1, loss=loss)  # Algorithm 1, initialization: only zbar_i^g stays of this epoch
         return Feature(running.mean)
 
-    def answered(self, server: Global, replies: Sequence[Reply[Feature]], central: Central) -> Global:
+    def use_census(self, server: Global, replies: Sequence[Reply[Feature]], central: Central) -> Global:
         means = torch.stack([r.up.v for r in replies]).double()
         n = torch.tensor([r.n for r in replies], dtype=torch.float64)
         return Global(server.w, (n / n.sum() @ means).float())  # Algorithm 1, initialization: zbar^g

@@ -68,8 +68,8 @@ class Watched(Method[Record, Record, Record, Record]):
         self.method = method
         self.complaints: list[str] = []
 
-    question = _forward("question")
-    answered = _forward("answered")
+    answer_census = _forward("answer_census")
+    use_census = _forward("use_census")
     server_init = _forward("server_init")
     broadcast = _forward("broadcast")
     aggregate = _forward("aggregate")

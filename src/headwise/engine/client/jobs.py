@@ -153,7 +153,7 @@ def handle(
 
 def _do_job(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
     if job.kind == "census":
-        census = plan.method.question(plan.privacy.bench(plan, local, job.kind))
+        census = plan.method.answer_census(plan.privacy.bench(plan, local, job.kind))
         return _make_answer(plan, job, None, local, map_tensors(census, home)), None
     me, down = _move_here(plan, job.client, state, job.down)
     if job.kind == "fit":
