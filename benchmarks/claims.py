@@ -5,6 +5,9 @@
     python benchmarks/claims.py pages [NAME...]   from those, claims/cells and claims/*.toml, the pages and their table
 
 Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
+A page with `decides`, a list of differences that must all be above 0, gets its verdict from them. A page of
+printed.toml is written as soon as the cells of its lines are there (those with `optional` may be missing), in the place
+of a small-scale page of the same name.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +167,13 @@ class Page:
     def __init__(self, claim: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> None:
         self.claim = claim
         self.lines = {line.name: line for row in claim.get("lines", ()) if (line := _line(row, claim, runs)).runs}
-        self.exact: list[Row] = []
-        if table := claim.get("exact"):
-            self.exact = list(exact_rows(ask_for(table["table"], columns=table.get("columns", ()))).values())
+
+    @cached_property
+    def exact(self) -> list[Row]:
+        """What is computed instead of trained."""
+        if table := self.claim.get("exact"):
+            return list(exact_rows(ask_for(table["table"], columns=table.get("columns", ()))).values())
+        return []
 
     @property
     def seeds(self) -> list[int]:
@@ -309,6 +317,21 @@ class Page:
         samples = np.array([_any(row)["test"] for row in rows], float)
         return (samples > 0).astype(float) if self.claim.get("metric") == "client_mean" else samples
 
+    @property
+    def verdict(self) -> str:
+        """As the page says, or by the differences that decide: one draw can't show that a claim does not hold."""
+        if "decides" not in self.claim:
+            return self.claim["verdict"]
+        pairs: list[str] = self.claim["decides"]
+        draws = max(len(common_cells([line])) for line in self.lines.values())
+        scope = f"({NUMBERS[draws].lower()} draw{'s' * (draws > 1)}{self.claim.get('scope', '')})"
+        above = [pair for pair in pairs if self._difference(pair).low > 0]
+        if len(above) == len(pairs):
+            return f"holds {scope}"
+        if above:
+            return f"holds {scope} only over {', '.join(pair.split(' - ')[1] for pair in above)}"
+        return f"not seen here {scope}"
+
     def markdown(self) -> str:
         """The page."""
         claim = self.claim
@@ -316,7 +339,7 @@ class Page:
         commands = [f"headwise reproduce {c}{seeds}" + _cost(c) for c in claim["commands"]]
         parts = [
             f"# {claim['title']}",
-            f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {self.fill(claim['because'])}",
+            f"**{self.verdict[0].upper()}{self.verdict[1:]}.** {self.fill(claim['because'])}",
             f"Claim: {claim['claim']} ({claim['source']}). In print: {claim['printed']}.",
             "```sh\n" + "\n".join(commands) + "\n```" if commands else "",
             f"Scale: {claim['scale']} {ENDS[claim.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
@@ -396,6 +419,18 @@ def read_runs() -> list[dict[str, Any]]:
     return [*json.loads((HOME / "runs.json").read_text()), *cells]
 
 
+def choose_pages(runs: Sequence[dict[str, Any]]) -> list[Page]:
+    """One page per name: at the printed scale if the cells of all its lines are there, else small."""
+    chosen: dict[str, Page] = {}
+    for file in sorted(HOME.glob("*.toml")):  # printed.toml comes last
+        for claim in tomllib.loads(file.read_text())["pages"]:
+            page = Page(claim, runs)
+            needed = [row["name"] for row in claim.get("lines", ()) if not row.get("optional")]
+            if file.name != "printed.toml" or all(name in page.lines for name in needed):
+                chosen[claim["name"]] = page
+    return list(chosen.values())
+
+
 def pages(names: Sequence[str]) -> None:
     """Write these pages, or all, and their rows in the table of claims at the top of README.md."""
     runs = read_runs()
@@ -405,10 +440,10 @@ def pages(names: Sequence[str]) -> None:
     before, rest = readme.read_text().split(begin)
     known = {m[1]: m[0] for m in re.finditer(r"\| \[[^\]]*\]\(claim-([\w-]+)\.md\).*", rest.split(end)[0])}
     rows = ["| claim | in print | ours | seeds | CPU hours | verdict |", "|---|---|---|---|---|---|"]
-    for claim in (t for file in sorted(HOME.glob("*.toml")) for t in tomllib.loads(file.read_text())["pages"]):
+    for page in choose_pages(runs):
+        claim = page.claim
         name = claim["name"]
         if not names or name in names:
-            page = Page(claim, runs)
             (RESULTS / f"claim-{name}.md").write_text(page.markdown())
             if page.learned:
                 page.draw_learned(RESULTS / f"claim-{name}.svg")
@@ -420,7 +455,7 @@ def pages(names: Sequence[str]) -> None:
                 ours,
                 seeds,
                 page.hours,
-                f"*{claim['verdict']}*",
+                f"*{page.verdict}*",
             ]
             known[name] = f"| {' | '.join(cells)} |"
         rows += [known[name]] if name in known else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ def script() -> Any:
 
 
 claims = script()
-CLAIMS = [page for file in sorted(claims.HOME.glob("*.toml")) for page in tomllib.loads(file.read_text())["pages"]]
-RUNS = claims.read_runs()
+PAGES = claims.choose_pages(claims.read_runs())
 
 
 @pytest.mark.parametrize(("moments", "every"), [(("pre", "post"), 2), (("post",), 2), (("post",), 1)])
@@ -97,14 +95,38 @@ def test_small_and_large_clients_add_up_to_the_difference() -> None:
     assert page.fill("by {diff:FedPer - FedAvg}").startswith("by +27.5 (")
 
 
-@pytest.mark.parametrize("claim", [t for t in CLAIMS if "exact" not in t], ids=lambda t: t["name"])
-def test_a_committed_page_is_what_its_runs_say(claim: dict[str, Any]) -> None:
-    page = (claims.RESULTS / f"claim-{claim['name']}.md").read_text()
-    assert page == claims.Page(claim, RUNS).markdown()
-    assert not {"?", ""} & {claim["verdict"], claim["because"]}
+@pytest.mark.parametrize("page", [p for p in PAGES if "exact" not in p.claim], ids=lambda p: p.claim["name"])
+def test_a_committed_page_is_what_its_runs_say(page: Any) -> None:
+    assert (claims.RESULTS / f"claim-{page.claim['name']}.md").read_text() == page.markdown()
+    assert not {"?", ""} & {page.verdict, page.claim["because"]}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdict"),
+    [
+        (["FedPer - FedAvg"], "holds (one draw, small)"),
+        (["FedAvg - FedPer"], "not seen here (one draw, small)"),
+        (["FedPer - FedAvg", "FedAvg - FedPer"], "holds (one draw, small) only over FedAvg"),
+    ],
+)
+def test_differences_decide(pairs: list[str], verdict: str) -> None:
+    runs = [run_of("fedper", [0.9, 0.8]), run_of("fedavg", [0.1, 0.1])]
+    assert claims.Page({**TWO, "decides": pairs, "scope": ", small"}, runs).verdict == verdict
+
+
+def test_a_page_at_the_printed_scale_waits_for_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = '[[pages]]\nname = "a"\ntitle = "{}"\nlines = [{}]\n'
+    one = '{ name = "X", match = { "method.name" = "fedper" } }'
+    more = '{ name = "Y", match = { "method.name" = "fedavg" } }, { name = "Z", match = { seed = 9 }, optional = true }'
+    (tmp_path / "few.toml").write_text(page.format("small", one))
+    (tmp_path / "printed.toml").write_text(page.format("printed", f"{one}, {more}"))
+    monkeypatch.setattr(claims, "HOME", tmp_path)
+    runs = [run_of("fedper", [0.5, 0.5]), run_of("fedavg", [0.5, 0.5])]
+    titles = [[p.claim["title"] for p in claims.choose_pages(some)] for some in (runs[:1], runs)]
+    assert titles == [["small"], ["printed"]]
 
 
 def test_the_table_of_claims_names_every_page() -> None:
     readme = (claims.RESULTS / "README.md").read_text()
-    assert len(CLAIMS) >= 10
-    assert all(f"(claim-{t['name']}.md)" in readme for t in CLAIMS)
+    assert len(PAGES) >= 20
+    assert all(f"(claim-{page.claim['name']}.md)" in readme for page in PAGES)
