@@ -1,6 +1,6 @@
 """Small studies of the five methods, each a table in docs/results/ that anybody can make again.
 
-    HEADWISE_DATA=... python benchmarks/studies.py gmh ah ftha gh
+    HEADWISE_DATA=... python benchmarks/studies.py ah
 
 What is finished is not run again: delete runs/studies/<name> to start over.
 """
@@ -33,44 +33,12 @@ class Study:
     note: str = ""
 
 
-GMH = {
-    "data": "mnist", "fraction": 0.25, "partition": "exdir:2:0.5", "clients": 100, "rounds": 60, "model": "cnn",
-    "sampling": {"ratio": 0.2}, "train": {"batch": 25, "epochs": 2, "lr": 0.01, "lr_decay": 0.99},
-    "evaluate": {"every": 2}, "engine": {"workers": 2},
-}  # fmt: skip
 AH = {
     "data": "mnist", "fraction": 0.2, "partition": "dirichlet:0.1", "clients": 20, "rounds": 40, "model": "cnn",
     "train": {"batch": 10, "lr": 0.005}, "evaluate": {"every": 2}, "engine": {"workers": 2},
 }  # fmt: skip
-FTHA = {
-    "data": "mnist", "fraction": 0.2, "partition": "dirichlet:0.5", "clients": 20, "rounds": 60, "model": "lenet5",
-    "sampling": {"ratio": 0.2}, "train": {"batch": 10, "epochs": 5, "lr": 0.01, "momentum": 0.5},
-    "evaluate": {"every": 2, "moments": ["pre", "post", "global"]}, "engine": {"workers": 2},
-}  # fmt: skip
-GH = {
-    "data": "mnist", "fraction": 0.2, "partition": "shamsian:2", "clients": 10, "rounds": 40, "split": "8:1:1",
-    "model": [f"fedgh-cnn:{k}" for k in (1, 2, 3, 4, 5)],
-    "train": {"batch": 32, "lr": 0.01}, "evaluate": {"every": 1}, "engine": {"workers": 2},
-}  # fmt: skip
 
 STUDIES = {
-    "gmh": Study(
-        "FedGMH's setting on a quarter of MNIST: ExDir(2, 0.5), 100 clients, 20 % per round, 60 rounds",
-        GMH,
-        {
-            "Standalone": ("standalone",),
-            "FedAvg": ("fedavg",),
-            "FedPer": ("fedper",),
-            "FedRep": ("fedrep:head_epochs=1",),
-            "LG-FedAvg": ("lg-fedavg",),
-            "FedGH": ("fedgh",),
-            "FedGMH": ("fedgmh",),
-            "GMH-o": ("fedgmh@o",),
-            "GMH-a": ("fedgmh@a",),
-            "GMH-oa": ("fedgmh@oa",),
-            "FedGMH, rules of the code": ("fedgmh@code", "train.lr_decay_per=participation", "train.drop_last=true"),
-        },
-    ),
     "ah": Study(
         "FedAH's setting on a fifth of MNIST: Dir(0.1), 20 clients, all in every round, 40 rounds",
         AH,
@@ -85,23 +53,6 @@ STUDIES = {
             "FedAFK without AFA": ("fedafk:mix=never",),
             "FedAFK without both": ("fedafk:lam=0:mix=never",),
         },
-    ),
-    "ftha": Study(
-        "FedFTHA's setting on a fifth of MNIST: Dir(0.5), 20 clients, 20 % per round, LeNet-5, 60 rounds",
-        FTHA,
-        {
-            "FedAvg": ("fedavg",),
-            "FedRep": ("fedrep:head_epochs=10",),
-            "FedFTHA": ("fedftha",),
-            "FedFTHA, owner mean": ("fedftha:head_agg=owner_mean",),
-            "FedFTHA, n mean": ("fedftha:head_agg=n_mean",),
-        },
-        ("pre", "post", "stale", "global"),
-    ),
-    "gh": Study(
-        "Different bodies: FedGH's CNN-1 to CNN-5 over ten clients, 2 of 10 classes each, a fifth of MNIST, 40 rounds",
-        GH,
-        {"Standalone": ("standalone",), "LG-FedAvg": ("lg-fedavg",), "FedGH": ("fedgh",)},
     ),
 }
 
