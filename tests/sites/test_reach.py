@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import select
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -86,15 +88,37 @@ def test_an_unreachable_server_may_come_back() -> None:
 
 
 def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    monkeypatch.setattr(superlink, "STEP_SECONDS", 0.1)
+    monkeypatch.setattr(superlink, "ANSWER_SECONDS", 0.1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         port = silent.getsockname()[1]
         why = f"the server 127.0.0.1:{port} does not answer within 0.1 seconds: check the network."
         assert said(port, None) == (why, False)
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 401 Unauthorized\r\nDate: "])
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is in time, and an answer may have millions."""
+    monkeypatch.setattr(superlink, "ANSWER_SECONDS", 0.5)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+
+        def trickle() -> None:
+            line, _ = listener.accept()
+            with line, suppress(OSError):
+                line.sendall(begin)
+                while True:
+                    line.sendall(b"x")
+                    select.select([], [], [], 0.01)
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        why = f"the server 127.0.0.1:{port} does not answer within 0.5 seconds: check the network."
+        assert said(port, None) == (why, False)
+        sender.join()
 
 
 def test_another_servers_certificate_is_refused_for_good(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -20,12 +20,13 @@ import ssl
 import stat
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,8 +59,9 @@ PORT_SECONDS = 5.0
 """seconds to wait for a port: a command that was just killed may still hold it"""
 LISTENING = "0A"
 """the state of a listening socket in /proc/net/tcp"""
-STEP_SECONDS = 8.0
-"""seconds for each step towards a server"""
+CONNECT_SECONDS = 8.0
+ANSWER_SECONDS = 15.0
+"""seconds in which a server must have answered once it is connected, however slowly it sends"""
 AHEAD = 5
 """seconds that Flower lets a site's clock be ahead of the server's"""
 BEHIND = 305
@@ -286,7 +288,7 @@ def find_problem(host: str, port: int, trust: ssl.SSLContext | None) -> Problem 
     """
     server = f"the server {host}:{port}"
     try:
-        with socket.create_connection((host, port), STEP_SECONDS) as bare:
+        with socket.create_connection((host, port), CONNECT_SECONDS) as bare, _limit_time(bare):
             if trust is None:
                 return _check_protocol(bare, host, server)
             with trust.wrap_socket(bare, server_hostname=host) as safe:
@@ -301,9 +303,37 @@ def find_problem(host: str, port: int, trust: ssl.SSLContext | None) -> Problem 
     except socket.gaierror:
         return Problem(f"the server's name {host!r} is unknown here: check --superlink, or the network.", lasting=False)
     except TimeoutError:
-        return Problem(f"{server} does not answer within {STEP_SECONDS:g} seconds: check the network.", lasting=False)
+        return Problem(f"{server} does not answer within {ANSWER_SECONDS:g} seconds: check the network.", lasting=False)
     except OSError as error:
         return Problem(f"{server} can't be reached ({error.strerror or error}): is it running?", lasting=False)
+
+
+@contextmanager
+def _limit_time(line: socket.socket) -> Iterator[None]:
+    """Cut the connection off after `ANSWER_SECONDS`: its own timeout begins again with each byte that comes."""
+    line.settimeout(ANSWER_SECONDS)
+    spare = line.dup()  # encryption takes over the original
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError):
+            spare.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(ANSWER_SECONDS, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+        timer.join()
+        spare.close()
+    if late.is_set():
+        raise TimeoutError
 
 
 def _explain_distrust(error: ssl.SSLCertVerificationError, host: str, server: str) -> str:
