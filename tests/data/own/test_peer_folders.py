@@ -105,6 +105,16 @@ def test_texts_and_letters_are_tokens(tmp_path: Path) -> None:
         assert data.task.vocabulary == tokens.max() + 1
 
 
+def test_a_client_may_have_no_test_samples_but_needs_training_samples(tmp_path: Path) -> None:
+    folder = write_pfllib(tmp_path / "in", [(IMAGES[:8], LABELS[:8]), (IMAGES[8:], LABELS[8:])])
+    np.savez(folder / "test" / "1.npz", data={"x": np.array([]), "y": np.array([])})  # pyright: ignore
+    data = data_of(import_pfllib(folder, tmp_path / "out"))
+    assert [len(data.client(c).test) for c in range(2)] == [2, 0]
+    np.savez(folder / "train" / "1.npz", data={"x": np.array([]), "y": np.array([])})  # pyright: ignore
+    with pytest.raises(DataError, match=sentence("train/1.npz has no samples")):
+        import_pfllib(folder, tmp_path / "again")
+
+
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [

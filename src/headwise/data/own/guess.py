@@ -227,7 +227,7 @@ def _guess_split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[st
 
 
 def _has_texts_only(cells: Sequence[Any], d: Description) -> bool:
-    """Whether a file that has types says that a column is of texts: those are no numbers, whatever they look like."""
+    """Whether a file with types says that a column has texts, which are not numbers even if they look like some."""
     return d.format != "csv" and all(isinstance(c, str) for c in cells)
 
 

@@ -101,7 +101,7 @@ def read_raw(d: Description, report: Report) -> Raw:
 
 
 def _list_missing(d: Description) -> set[str]:
-    """The words that are no class: where files have types, "None" and "NA" are names like others."""
+    """Words that are not classes; where files have types, "None" and "NA" are ordinary names."""
     words = set(d.missing) if d.format == "csv" else {"", *d.missing} - {*MISSING[1:]}
     return words - set(d.classes)
 

@@ -49,7 +49,10 @@ def import_pfllib(folder: Path, out: Path) -> Path:
     for path in sorted(trains, key=lambda p: int(p.stem)):
         for part, name in ((0, "train"), (2, "test")):
             x, y = _read_client(folder / name / path.name, letters="Shakespeare" in folder.absolute().name)
-            pieces.append(StoredPiece(path.stem, part, x, y))
+            if len(y):
+                pieces.append(StoredPiece(path.stem, part, x, y))
+            elif part == 0:
+                raise DataError(f"{path} has no samples.")
             check_memory(2 * sum(p.x.nbytes for p in pieces), f"{folder}")
     return _write(pieces, _count_classes(folder / "config.json", pieces), out)
 
@@ -61,6 +64,8 @@ def _read_client(path: Path, letters: bool) -> Pair:
     y = content.get("y")
     if not isinstance(x, PickledArray) or not isinstance(y, PickledArray) or y.numbers is None:
         raise DataError(f"{path} must hold arrays 'x' and 'y'.")
+    if not y.numbers.size:
+        return np.empty((0, 1)), np.empty(0, np.int64)
     if x.numbers is None:
         samples = _read_texts(x, path)
     elif letters:

@@ -128,7 +128,7 @@ DATES = ("ISO 8601", *(day + time for day in _DAYS for time in _TIMES))
 
 
 class DateError(ValueError):
-    """A text that is no date, or can be read in two ways: which, and what is wrong."""
+    """A text that is not a date, or that can be read in two ways."""
 
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(problem)
@@ -173,7 +173,7 @@ def _read_dates(texts: Iterable[str], way: str) -> Iterator[float]:
 
 
 def split_words(text: str) -> list[str]:
-    """In lower case, without punctuation, which says little about a text and makes up much of it."""
+    """Words in lower case, without punctuation."""
     return _WORD.findall(text.lower())
 
 

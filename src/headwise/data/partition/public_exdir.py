@@ -1,7 +1,7 @@
 """Extended Dirichlet, FedGMH's own draw — Sun and Ni 2026, from their public generator, which seeds NumPy with 1.
 
-The same random numbers in the same order give the clients of the published tables. Which of a client's samples are for
-testing is drawn as always: the authors' choice of those is not reproduced.
+The same random numbers in the same order give the clients of the published tables. Test samples are drawn as usual, not
+as the authors drew them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class PublicExDir(Partition):
     """The clients behind FedGMH's tables: exdir with the authors' seed and stream of random numbers."""
 
     classes_per_client: Count = 2
-    """classes that a client has at most"""
+    """maximum classes per client"""
     alpha: Positive = 0.5
-    """concentration of the shares: a small one gives most of a class to few of its owners"""
+    """concentration of the shares: the smaller, the fewer owners get most of a class"""
     numpy_seed: Natural = 1
-    """seed of the draw; data_seed only decides which samples test"""
+    """seed of the draw; data_seed only decides which samples are for testing"""
     keep: Share = 1.0
     """share of each client's samples to use, so that a smaller experiment has the same clients"""
 
@@ -37,7 +37,7 @@ class PublicExDir(Partition):
         """Draw owners, then shares among them until every client has ten samples."""
         classes = len(tally(labels, clients))
         check_classes(self.classes_per_client, clients, classes)
-        stream = np.random.RandomState(self.numpy_seed)  # the legacy stream, which NumPy keeps as it is
+        stream = np.random.RandomState(self.numpy_seed)  # the legacy generator, whose stream never changes
         owners = self._draw_owners(clients, classes, stream)
         for _ in range(TRIES):
             client = self._share_out(labels, owners, stream)
@@ -57,7 +57,7 @@ class PublicExDir(Partition):
         raise DataError(f"clients is {clients}, but none of {TRIES} draws gives every class {least} owners.")
 
     def _share_out(self, labels: Labels, owners: Mask, stream: np.random.RandomState) -> NDArray[np.int64]:
-        """The client of each sample. Who holds the mean number of samples takes no part in further classes."""
+        """The client of each sample. Clients that have reached the mean size get no further classes."""
         clients = len(owners)
         client = np.empty(len(labels), np.int64)
         sizes = np.zeros(clients, np.int64)

@@ -15,12 +15,12 @@ from ..dataset import Dataset, Source
 
 @dataclass(frozen=True)
 class Diabetes(Source):
-    """A regression: how far the disease of 442 patients went in a year, from ten measurements; needs scikit-learn."""
+    """A regression: how the disease of 442 patients progressed in a year, from ten measurements; needs scikit-learn."""
 
     default_model: ClassVar[str] = "mlp"
 
     def load(self, folder: Path) -> Dataset:
-        """Read scikit-learn's copy, because the data have no licence that would let us carry one."""
+        """Read scikit-learn's copy, since the data has no licence under which we could ship our own."""
         try:
             from sklearn.datasets import load_diabetes
         except ImportError:

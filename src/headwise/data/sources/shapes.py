@@ -1,4 +1,4 @@
-"""Shapes — Headwise, 2026: drawn discs, squares and crosses, whose pixels are to be told from a noisy background."""
+"""Shapes — Headwise, 2026: drawn discs, squares and crosses on a noisy background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shapes(Source):
     default_model: ClassVar[str] = "fcn"
 
     samples: Count = 400
-    "how many images all sites have together"
+    "total number of images over all sites"
     size: Annotated[int, Range(8, 256)] = 16
     "height and width of an image"
     sites: Count = 8
@@ -32,9 +32,9 @@ class Shapes(Source):
     noise: NonNegative = 0.3
     "standard deviation of each pixel's noise; shapes are brighter than the background by 1"
     label_alpha: Annotated[float, Range(0.001, 1e6)] = 0.5
-    "how evenly a site's shapes fall on the three kinds (Dirichlet): small means one kind, large means all alike"
+    "how evenly a site's shapes cover the three kinds (Dirichlet): small means one kind, large means all equally"
     seed: Natural = 0
-    "draws other images of the same kind"
+    "random seed: another seed draws other images of the same kind"
 
     def load(self, folder: Path) -> Dataset:
         """Draw the images; `folder` is not used."""
@@ -66,7 +66,7 @@ class Shapes(Source):
 
 
 def _draw_shape(kind: int, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """[size, size] the pixels of a shape at some place, from a quarter to half as wide as the image."""
+    """[size, size] the pixels of a shape at a random place, from a quarter to half as wide as the image."""
     radius = rng.uniform(size / 8, size / 4)
     row, column = rng.uniform(radius, size - 1 - radius, 2)
     up, across = np.abs(np.mgrid[:size, :size] - np.array([row, column])[:, None, None])
