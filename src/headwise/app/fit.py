@@ -275,6 +275,8 @@ def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
             values[name] = {**values.get(name, {}), **value} if isinstance(value, Mapping) else value
         else:
             known = [*own, *SHORT, *DATA, "client", "target", "task", "out"]
+            if name in ("weight", "weights", "sample_weight"):
+                raise ConfigError(f"{name} is not a setting: all samples count the same; class_weight weighs classes.")
             hint = f"did you mean {KNOWN_AS[name]!r}?" if name in KNOWN_AS else nearest(name, known)
             raise ConfigError(f"{name} is not a setting: {hint}")
     return described, values

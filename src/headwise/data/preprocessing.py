@@ -163,9 +163,13 @@ def fit_all(
     every = no_sums(recipe)
     own = [every] * (len(trains) if recipe.options.fit == "client" else 0)
     own = [measure(recipe, x[trains[c]]) if c in newcomers else sums for c, sums in enumerate(own)]
+    low = np.full(recipe.scaled, np.inf)
+    high = -low
     for group in _group_clients([0 if c in newcomers else len(t) for c, t in enumerate(trains)]):
         rows = x[np.concatenate([trains[c] for c in group])]
         numbers = _numbers_to_scale(recipe, rows)
+        low = np.fmin(low, np.fmin.reduce(numbers))  # which leave out what is missing
+        high = np.fmax(high, np.fmax.reduce(numbers))
         sizes = np.array([len(trains[c]) for c in group]) * (len(numbers) // len(rows))
         sums = sum_rows(numbers, np.cumsum(sizes) - sizes)
         for k, c in enumerate(group if own else ()):
@@ -173,7 +177,21 @@ def fit_all(
         total = np.add.accumulate(np.concatenate([every.numbers[None], sums]), axis=0)[-1]  # client after client
         values = (every + replace(every, values=_count_categories(recipe, rows))).values
         every = Sums(every.n + len(rows), total, values, every.targets)
+    _check_scale(recipe, every, low, high)
     return fit(recipe, every, own)
+
+
+def _check_scale(recipe: Preprocessing, every: Sums, low: Floats, high: Floats) -> None:
+    """Refuse numbers whose deviation is lost beside their size, such as an hour's times in seconds since 1970."""
+    _, std, _ = _fit_scale(recipe, every)
+    lost = (std == 1) & (high - low > 10) & (recipe.options.numbers == "standardise")
+    for k in np.flatnonzero(lost)[:1] if recipe.form != "image" else ():
+        columns = [column.name for column in recipe.columns if column.kind == "number"]
+        what = f"column {columns[k]!r}" if columns else f"feature {k}"
+        raise DataError(
+            f"{what} has numbers from {low[k]:.10g} to {high[k]:.10g}, which differ too little for their size to be "
+            f"standardised: subtract {low[k]:.10g} first, or leave it out."
+        )
 
 
 def _group_clients(sizes: Sequence[int], rows: int = 65_536) -> Iterator[list[int]]:

@@ -19,6 +19,8 @@ DTYPES = ("uint8", "int64", "float32", "float64")
 FORMS = get_args(Form)
 MOST = 2**27
 """values of one sample"""
+DIGITS = 1000
+"""a mean of more deviations than this has lost too many of float32's seven digits"""
 
 _STEPS: dict[str, tuple[list[str], list[str]]] = {
     "number": (["fill and flag missing numbers", "scale numbers"], ["find missing cells"]),
@@ -74,6 +76,13 @@ class Inputs:
         if np.dtype(self.dtype).kind in "ui" and not _are_whole(x, np.iinfo(self.dtype)):
             raise DataError(f"samples are {x.dtype} with values that are not {self.dtype}, which the model takes.")
         return x.astype(self.dtype)
+
+    @property
+    def fits_float32(self) -> bool:
+        """Whether numbers in float32 keep the digits that count: not times in seconds since 1970, a minute apart."""
+        if self.fitted is None or self.dtype != "float64":
+            return False
+        return bool((np.abs(self.fitted.mean) <= DIGITS * self.fitted.std).all())
 
     @property
     def form(self) -> str:

@@ -330,6 +330,9 @@ def label_texts(model: TrainedModel, y: Any) -> Any:
         return y
     place: dict[Any, str] = dict(zip(model.classes_.tolist(), model.classes, strict=True))
     values = np.asarray(y)
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.ndim != 1:
+        raise DataError(f"y has the shape {list(values.shape)}, but must have one label for each sample.")
     if values.dtype.kind == "M":
         values = values.astype("datetime64[ns]")
     return np.array([place.get(value, value) for value in values.tolist()], dtype=object)

@@ -255,7 +255,7 @@ class ClientRows:
     own: NDArray[np.int64]
     """their positions in the client's own samples, as in the arrays that were passed in for it"""
     y: NDArray[Any]
-    """their labels or quantities, in the type that was passed in"""
+    """their labels, in the type that was passed in; quantities in float32, as they are trained on"""
 
 
 def _plain_name(who: Any) -> str | int:
@@ -339,7 +339,7 @@ def refuse_deployed(run: Run, client: int | None = None) -> NoReturn:
 SAMPLES = 32
 """on which an exported model must agree with the network"""
 TOLERANCE = 1e-4
-"""of scores; probabilities differ far less"""
+"""of scores, as a share of the largest if that is above 1; probabilities differ far less"""
 
 
 class ClientInputs(NamedTuple):
@@ -423,7 +423,12 @@ def _pack(
     """A model's file, but only if what will be loaded from it predicts these samples as the network does."""
     check_format(format)
     path = Path(FILES[format])
+    with torch.no_grad():
+        expected = [t.numpy() for t in module(torch.from_numpy(samples))]
     if format == "onnx":
+        if module.inputs.fits_float32:
+            samples = samples.astype(np.float32)
+            card = {**card, "inputs": {**card["inputs"], "dtype": "float32"}}
         data = to_onnx(trace_program(module, samples), onnx_metadata(card))
         answer = load_program(path, data, output_shape(card))
     else:
@@ -434,11 +439,11 @@ def _pack(
         answer = make_answer(load_weights(path, card, module.inputs, data, own))
     if len(data) > MOST[path.name]:
         raise RunError(f"{path.name} would have {len(data):,} bytes, but must have at most {MOST[path.name]:,}.")
-    with torch.no_grad():
-        expected = [t.numpy() for t in module(torch.from_numpy(samples))]
-    off = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(answer(samples), expected, strict=True))
-    if not off <= TOLERANCE:
-        raise RunError(f"the exported {format} model differs from the network by {off:.2g} on this client's samples.")
+    for predicted, known in zip(answer(samples), expected, strict=True):
+        off = float(np.abs(predicted - known).max(initial=0))
+        if not off <= TOLERANCE * max(1.0, float(np.abs(known).max(initial=0))):
+            what = f"the exported {format} model differs from the network by {off:.2g}"
+            raise RunError(f"{what} on this client's samples.")
     return PackedModel(card, format, data)
 
 

@@ -36,7 +36,8 @@ from .tables import read_tables
 from .values import Codes, DateError, cell_text, guess_label_type, parse_dates
 
 MANY = 20
-"""a target with more different integers than this is a quantity, if there is more than one per ten samples"""
+"""a target with more different integers than this is a quantity, if some are negative or there is more than one per ten
+samples"""
 
 
 class Loaded(NamedTuple):
@@ -224,7 +225,7 @@ def _guess_task(raw: Raw, d: Description) -> tuple[TaskName, str]:
     numbers = [] if d.classes else _as_numbers(cells)
     if numbers and not all(n.is_integer() for n in numbers):
         return Regression.name, "the target has numbers with decimals"
-    if len(numbers) > MANY and len(numbers) > len(raw) / 10:
+    if len(numbers) > MANY and (len(numbers) > len(raw) / 10 or min(numbers) < 0):
         return Regression.name, f"the target has {len(numbers):,} different numbers"
     hint = '; task = "regression" would predict them as quantities' if len(numbers) > MANY else ""
     return Classification.name, f"the target has {len(cells):,} different values{hint}"
