@@ -29,6 +29,7 @@ from racing import Apart, Ours, race, several
 from torch import Tensor
 from workloads import WORKLOADS, plan_of, rebuilt
 
+from headwise import methods
 from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job, handle
 from headwise.engine.client.scoring import compute_outputs
@@ -52,7 +53,7 @@ SHORT = 20
 SQUARE = 768
 PRODUCTS = 50
 """the side of the matrices whose product is the yardstick, and how many of them are a turn"""
-FEW = dataclasses.replace(WORKLOADS["W1"], clients=5)
+FEW = dataclasses.replace(WORKLOADS["W1"], clients=2)
 OTHERS = [Path(p).resolve() for p in os.environ.get("HEADWISE_CHECKOUTS", "").split(os.pathsep) if p]
 """older checkouts whose start is measured beside ours"""
 
@@ -140,32 +141,30 @@ def workers() -> list[str]:
 
 
 def rounds() -> list[str]:
-    """Whole rounds of other methods, on native kernels and on torch's."""
-    ways: dict[str, tuple[str, dict[str, Any]]] = {
-        "FedRep, 1 head epoch": ("fedrep", {"head_epochs": 1}),
-        "FedRep, 5 head epochs": ("fedrep", {"head_epochs": 5}),
-        **{name: (name.lower(), {}) for name in ("FedAH", "FedGH", "FedGMH", "FedALA", "Ditto", "FedAFK")},
-    }
+    """Whole rounds of all methods, on native kernels and on torch's, and beside FedAvg in the same turns."""
+    options: dict[str, dict[str, Any]] = {"fedrep, 5 head epochs": {"head_epochs": 5}}
+    names = sorted(p.stem.replace("_", "-") for p in Path(methods.__file__).parent.glob("[!_]*.py"))
     lines = [
-        f"Whole rounds of five clients of W1. *torch*: `{LIMIT}=off`, as before there were native kernels. *plain*:",
-        'every batch passes the frozen body again, everything is trained by autograd (`engine.kernels = "plain"`).\n',
-        "| method | Headwise s | torch s | gain | plain s | gain |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"CPU milliseconds per training sample, in whole rounds of {FEW.clients} clients of W1. *torch*:",
+        f"`{LIMIT}=off`. *x FedAvg*: beside FedAvg in the same turns.\n",
+        "| method | Headwise | torch | gain | x FedAvg |",
+        "|---|---:|---:|---:|---:|",
     ]
-    for name, (method, options) in ways.items():
-        plan = plan_of(FEW, method)
-        plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
+    average = Ours(plan_of(FEW))
+    for name in [*names, *options]:
+        plan = plan_of(FEW, name.partition(",")[0])
+        plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options.get(name, {})))  # pyright: ignore[reportArgumentType]
         ours = Ours(plan)
         before = Ours(plan)
-        plain = Ours(plan.with_settings(engine=Engine(kernels="plain")))
         turns: dict[str, Callable[[], object]] = {
             "ours": partial(ours.round, 1),
             "torch": partial(without_native, partial(before.round, 1)),
-            "plain": partial(plain.round, 1),
+            "fedavg": partial(average.round, 1),
         }
         seconds = race(turns, 3, time.process_time)
-        cells = [f"{seconds[k]:.3f} | {seconds[k] / seconds['ours']:.2f} x" for k in ("torch", "plain")]
-        lines.append(f"| {name} | {seconds['ours']:.3f} | {' | '.join(cells)} |")
+        mine, theirs, usual = (1e3 * s / (FEW.clients * FEW.samples) for s in seconds.values())
+        title = f"{type(plan.method).__name__}{name.removeprefix(name.partition(',')[0])}"
+        lines.append(f"| {title} | {mine:.2f} | {theirs:.2f} | {theirs / mine:.2f} x | {mine / usual:.1f} x |")
         print(lines[-1], flush=True)
     return lines
 

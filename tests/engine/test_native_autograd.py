@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from native_chains import BUILDS, chains
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
-from headwise.engine.kernels.native.autograd import NativeForward
+from headwise.engine.kernels.native.autograd import NativeConvolution, NativeForward
 from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
 from headwise.models.split import SplitModel
@@ -178,6 +178,25 @@ def test_whatever_the_kernels_do_not_know_is_torchs(what: str, monkeypatch: pyte
     assert bool(calls) == (what == "hook")
     assert (x.grad is not None) == (what == "inputs")
     assert what != "off" or native().library is None
+
+
+@pytest.mark.parametrize("install", [NativeForward.install, NativeConvolution.install])
+def test_transforms_of_torch_func_are_torchs(install: Callable[[nn.Module], None]) -> None:
+    """Per-sample gradients, as of FedAS's Fisher information."""
+    network = body()
+    twin = copy.deepcopy(network)
+    install(twin)
+
+    def slopes(net: nn.Module) -> dict[str, Tensor]:
+        start = {k: p.detach() for k, p in net.named_parameters()}
+
+        def loss(w: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(net, w, (x[None],)).square().sum()
+
+        return vmap(grad(loss), in_dims=(None, 0))(start, samples())
+
+    for a, b in zip(slopes(twin).values(), slopes(network).values(), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_only_convolutions_gain() -> None:

@@ -19,10 +19,10 @@ from headwise.app import registry
 from headwise.app.checks import check_training
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import split_epochs
-from headwise.engine.client.client_bench import ClientBench, count_batches, rates_of
+from headwise.engine.client.client_bench import ClientBench, count_batches
 from headwise.engine.client.jobs import Job, handle
 from headwise.engine.kernels.native.chain import native
-from headwise.engine.kernels.optimizer import Optimizer
+from headwise.engine.kernels.optimizer import Optimizer, rates_of
 from headwise.engine.kernels.training import choose
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg

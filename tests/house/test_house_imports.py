@@ -61,7 +61,7 @@ NEVER = {
     "testing": {"cli"},
 }
 SUB_ROOMS = {
-    "engine/kernels": {"engine.host", "memory", "models", "tasks"},
+    "engine/kernels": {"engine.host", "memory", "models", "settings.options", "tasks"},
     "engine/client": {
         *("contract", "data", "engine.host", "engine.kernels", "engine.plan", "engine.tools", "errors", "log"),
         *("models", "params", "records", "seeds", "settings.choices", "settings.options", "tasks"),

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.benches import Local
-from ..engine.client.client_bench import ClientBench, halves, parts_of, rates_of
+from ..engine.client.client_bench import ClientBench, halves, parts_of
 from ..engine.host import move_to, samples_on
-from ..engine.kernels.optimizer import Optimizer
+from ..engine.kernels.optimizer import Optimizer, rates_of
 from ..engine.kernels.training import train_only
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan

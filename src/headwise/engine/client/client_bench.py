@@ -15,9 +15,8 @@ from ...data.federated import Samples
 from ...models.split import SplitModel, has_batchnorm
 from ...params import Params, gradient, step
 from ...seeds import seed_of
-from ...settings.options import Train
 from ..host import Clock, move_to, samples_on
-from ..kernels.optimizer import Adam, Optimizer, Rates, Terms
+from ..kernels.optimizer import Optimizer, Terms, rates_of
 from ..kernels.training import Feed, choose
 from ..plan import Plan
 from ..tools import Tools
@@ -259,14 +258,6 @@ class ClientBench:
                     continue
                 self.samples[0] += len(i)
                 yield move_to(i, self._plan.device)
-
-
-def rates_of(settings: Train, lr: float, clip: float | None = None) -> Rates:
-    """The experiment's optimiser; a method's own `clip` comes before the experiment's."""
-    beta1, beta2 = settings.betas
-    name = settings.optimizer
-    adam = None if name == "sgd" else Adam(beta1, beta2, settings.eps, decoupled=name == "adamw")
-    return Rates(lr, settings.momentum, settings.weight_decay, settings.clip if clip is None else clip, adam)
 
 
 def terms_of(model: nn.Module, pull: tuple[float, Params] | None, shift: Params | None) -> Terms | None:

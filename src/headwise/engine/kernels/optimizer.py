@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...settings.options import Train
+
 
 class Adam(NamedTuple):
     """The settings of Adam, or of AdamW, where weight decay is not part of the gradient."""
@@ -32,6 +34,14 @@ class Rates(NamedTuple):
     """maximum norm of a step's gradient"""
     adam: Adam | None = None
     """none: SGD"""
+
+
+def rates_of(settings: Train, lr: float, clip: float | None = None) -> Rates:
+    """The experiment's optimiser; a method's own `clip` comes before the experiment's."""
+    beta1, beta2 = settings.betas
+    name = settings.optimizer
+    adam = None if name == "sgd" else Adam(beta1, beta2, settings.eps, decoupled=name == "adamw")
+    return Rates(lr, settings.momentum, settings.weight_decay, settings.clip if clip is None else clip, adam)
 
 
 class Terms(NamedTuple):

@@ -97,7 +97,12 @@ class NativeForward(_Replacement):
 def _is_plain(x: Tensor) -> bool:
     """Whether the kernels can read these samples, and nobody needs a gradient by them."""
     usual = type(x) is Tensor and x.dtype is torch.float32 and x.device.type == "cpu"
-    return usual and not x.requires_grad and len(x) > 0
+    return usual and not x.requires_grad and len(x) > 0 and not _transforms_are_active()
+
+
+def _transforms_are_active() -> bool:
+    """Whether `torch.func` is tracing: its `grad` and `vmap` only know torch's own operations."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _is_weight(w: Tensor) -> bool:
@@ -219,6 +224,8 @@ class NativeConvolution(_Replacement):
         weight = layer.weight
         usual = all(t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, weight))
         if library is None or not usual or has_hooks(layer) or type(x) is not Tensor or x.dim() != 4 or x.numel() == 0:
+            return nn.Conv2d.forward(layer, x)
+        if _transforms_are_active():
             return nn.Conv2d.forward(layer, x)
         known = self._known.get(x.shape)
         if known is None:
