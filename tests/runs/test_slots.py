@@ -63,6 +63,13 @@ def test_a_place_that_does_not_hold_what_it_should_is_found_out(wrong: dict[str,
         slots.read(slot._replace(**wrong))
 
 
+def test_a_named_pipe_in_place_of_states_is_not_waited_for(tmp_path: Path) -> None:
+    """In a folder from elsewhere: without a writer, opening it would never return."""
+    os.mkfifo(tmp_path / f"states-{GRAIN}.bin")
+    with closing(Slots(tmp_path)) as slots, pytest.raises(OSError, match="Illegal seek"):
+        slots.read(Slot(GRAIN, 0, 5, 0))
+
+
 @given(history=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3 * GRAIN)), max_size=60))
 def test_any_history_keeps_every_clients_newest_state(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, int]]

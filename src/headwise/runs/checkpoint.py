@@ -104,7 +104,8 @@ class Slots:
 
     def _file(self, size: int, flags: int) -> int:
         if (size, flags) not in self._files:
-            self._files[size, flags] = os.open(self._path(size), flags, 0o644)
+            # a named pipe in a folder from elsewhere would wait for a writer
+            self._files[size, flags] = os.open(self._path(size), flags | os.O_NONBLOCK, 0o644)
         return self._files[size, flags]
 
 
