@@ -18,8 +18,8 @@ from headwise.app.choose import choose
 from headwise.app.launch import data_folder
 from headwise.league.federations import find_federations
 from headwise.league.portfolio import order_portfolio
-from headwise.league.standings import Standings
-from headwise.league.table import Group, group_results, read_csv
+from headwise.league.standings import Standings, standings_of
+from headwise.league.table import Group, read_csv
 
 FIRST_DRAW = 100
 HEAD = [
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--budget", default="3m")
     parser.add_argument("--out", type=Path, default=Path("runs/choosing"))
     given = parser.parse_intermixed_args()
-    groups = group_results(read_csv(given.league))
+    groups = standings_of(read_csv(given.league)).groups
     for row in (HEAD, ["---"] * len(HEAD)):
         print(f"| {' | '.join(row)} |", flush=True)
     for group in groups:
