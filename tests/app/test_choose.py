@@ -163,7 +163,7 @@ def test_another_choice_needs_another_folder(tmp_path: Path) -> None:
     base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=1, engine={"workers": 1})
     more: dict[str, Any] = {"methods": ["fedper"], "trials": 0, "out": tmp_path / "one", "budget": "1h"}
     choose(base, draws=1, **more)
-    with pytest.raises(ConfigError, match=r"holds another choice \(its draws differ\)"):
+    with pytest.raises(ConfigError, match=r"holds a choice with other draws: choose another --out"):
         choose(base, draws=2, **more)
 
 

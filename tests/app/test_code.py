@@ -42,6 +42,8 @@ EDITS: dict[str, Callable[[str], str]] = {
     "network": lambda text: text.replace("8", "3"),
     "augmentation": lambda text: text.replace("1.0", "0.0"),
     "helper": lambda text: text.replace("1.0", "0.00"),
+    "helper of a method": lambda text: text.replace("True", "False"),
+    "package": lambda text: text.replace("8", "3"),
 }
 """a change to each kind of file that changes the numbers"""
 
@@ -55,10 +57,30 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "factor.py").write_text("FACTOR = 1.0\n")
     text = "from factor import FACTOR\n\n\ndef scaled(x, rng):\n    return x * FACTOR\n"
     (tmp_path / "scaled.py").write_text(text)
+    (tmp_path / "trains.py").write_text("TRAINS = True\n")
+    text = (
+        METHOD.read_text().replace("class FedAvg", "class FedIdle").replace("local.sgd(m)", "TRAINS and local.sgd(m)")
+    )
+    (tmp_path / "fed_idle.py").write_text(
+        text.replace("\nfrom headwise", "\nfrom trains import TRAINS\nfrom headwise", 1)
+    )
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").write_text("")
+    (tmp_path / "own_package" / "width.py").write_text("WIDTH = 8\n")
+    text = NETWORK.replace("8", "WIDTH").replace(
+        "from torch import nn", "from torch import nn\nfrom .width import WIDTH"
+    )
+    (tmp_path / "own_package" / "nets.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "factor", raising=False)
+    forget_modules()
     return tmp_path
+
+
+def forget_modules() -> None:
+    """As another process would begin."""
+    for name in ("factor", "trains", "own_package", "own_package.nets", "own_package.width"):
+        sys.modules.pop(name, None)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -66,13 +88,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "network": {"model": "nets.py:small"},
     "augmentation": {"train": {"augment": ["louder.py:louder"]}},
     "helper": {"train": {"augment": ["scaled.py:scaled"]}},
+    "helper of a method": {},
+    "package": {"model": "own_package.nets:small"},
 }
-FILES = {"method": "fed_avg.py", "network": "nets.py", "augmentation": "louder.py", "helper": "factor.py"}
+METHODS = {"method": "fed_avg.py", "helper of a method": "fed_idle.py"}
+FILES = {
+    **{"method": "fed_avg.py", "network": "nets.py", "augmentation": "louder.py", "helper": "factor.py"},
+    **{"helper of a method": "trains.py", "package": "own_package/width.py"},
+}
 
 
 def experiment(kind: str, rounds: int = 2) -> hw.Experiment:
     common = {"data": "synthetic:80:4:8", "clients": 3, "engine": {"workers": 1}, "rounds": rounds}
-    return hw.Experiment(method="fed_avg.py" if kind == "method" else "fedavg", **common, **SETTINGS[kind])
+    return hw.Experiment(method=METHODS.get(kind, "fedavg"), **common, **SETTINGS[kind])
 
 
 def compare(kind: str, out: str) -> Comparison:
@@ -84,7 +112,7 @@ def edit(kind: str) -> None:
     before = path.read_text()
     path.write_text(EDITS[kind](before))
     assert path.read_text() != before
-    sys.modules.pop("factor", None)  # as another process would have it
+    forget_modules()
 
 
 def scores(comparison: Comparison) -> list[Any]:
@@ -116,11 +144,27 @@ def test_resuming_after_an_edit_is_refused_with_the_difference(kind: str, here: 
     with pytest.raises(CodeChangedError) as error:
         hw.resume("run")
     how = "resume it --with-new-code, or start a new run"
-    assert str(error.value) == f"run was run with other code: {FILES[kind]} changed since: {how}."
+    name = Path(FILES[kind]).name
+    assert str(error.value) == f"run was run with other code: {name} changed since: {how}."
     (note,) = error.value.__notes__
-    assert note.startswith(f"--- {FILES[kind]} (of the run)")
+    assert note.startswith(f"--- {name} (of the run)")
     assert any(line.startswith("+") for line in note.splitlines()[2:])
     assert len(hw.Run("run").rounds) == 1
+
+
+@pytest.mark.parametrize("kind", ["method", "network"])
+def test_a_search_or_choice_with_edited_code_is_refused(kind: str, here: Path) -> None:
+    """They repeat no finished run, so that they would answer with the numbers of the earlier code."""
+    own = experiment(kind)
+    methods = [own.method.name]
+    base = hw.Experiment(**{**own.plain(), "method": "fedavg"})
+    hw.tune(own, trials=1, out="search")
+    hw.choose(base, methods=methods, draws=1, trials=0, out="choice")
+    edit(kind)
+    with pytest.raises(ConfigError, match="search holds a search with other code: choose another --out"):
+        hw.tune(own, trials=1, out="search")
+    with pytest.raises(ConfigError, match="choice holds a choice with other code: choose another --out"):
+        hw.choose(base, methods=methods, draws=1, trials=0, out="choice")
 
 
 def test_with_new_code_a_run_continues_and_says_so(here: Path) -> None:
@@ -250,7 +294,10 @@ def test_an_edited_data_file_is_refused_or_runs_again(here: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         hw.run(own, "run", observers=[stop])
     hw.compare(own, ["fedavg"], 1, "out")
+    hw.choose(own, methods=["fedper"], draws=1, trials=0, out="choice")
     table.write_text("\n".join(["a,clinic,y", *(f"{k % 2},{k % 3},{(k + 1) % 2}" for k in range(60))]) + "\n")
+    with pytest.raises(ConfigError, match="choice holds a choice with other experiment"):
+        hw.choose(own, methods=["fedper"], draws=1, trials=0, out="choice")
     with pytest.raises((RunError, hw.HeadwiseError), match=r"t\.csv"):
         hw.resume("run")
     with pytest.raises((RunError, hw.HeadwiseError), match=r"t\.csv|another folder"):

@@ -44,7 +44,7 @@ def test_a_grid_gives_a_table_for_each_federation(tmp_path: Path) -> None:
         "dirichlet",
         "iid",
     ]
-    assert [line.name for line in comparison.setting.lines] == ["fedavg (lr=0.2)", "fedrep (lr=0.2)"]
+    assert [line.name for line in comparison.setting.lines] == ["fedavg · lr=0.2", "fedrep · lr=0.2"]
     stored = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     assert len(stored["grid"]) == 8
     for row in stored["grid"]:
@@ -56,7 +56,19 @@ def test_a_grid_gives_a_table_for_each_federation(tmp_path: Path) -> None:
         assert row["chosen"] == (row["validation"] == max(rivals))
     assert all(run.manifest["experiment"]["evaluate"]["validation"] == 0.2 for run in comparison.setting.lines[0].runs)
     assert any("set 20% of their training samples aside" in sentence for sentence in comparison.words())
-    assert (tmp_path / "grid" / "report.html").exists()
+    overview = comparison.overview()
+    assert overview is not None
+    assert overview.table[0] == ["method", "partition=dirichlet:0.1", "partition=iid"]
+    page = (tmp_path / "grid" / "report.html").read_text()
+    tex = (tmp_path / "grid" / "table.tex").read_text()
+    for captioned in (overview, *comparison.tried()):
+        assert captioned.caption in page
+        assert all(cell in page for row in captioned.table[1] for cell in row)
+    assert "FedAvg (lr=0.2)" in tex
+    assert tex.count("\\toprule") == 3, "methods by federations, and the results on each"
+    first, second = comparison.tried()
+    assert first.table[0] == ["method", "lr=0.001", "lr=0.2"]
+    assert [sum("✓" in cell for cell in row) for table in (first, second) for row in table.table[1]] == [1] * 4
 
 
 def test_a_grid_of_federations_alone_needs_no_validation(tmp_path: Path) -> None:
@@ -129,7 +141,8 @@ def test_the_command_prints_the_grid(tmp_path: Path, capsys: pytest.CaptureFixtu
         main(["compare", "fedavg", "--grid", "train.lr=0.01,0.1", *flags])
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert "train.lr=0.01" in text
+    assert "lr=0.01" in text
+    assert "✓" in text
     assert "chosen on validation samples; test samples decided nothing" in text
 
 

@@ -21,7 +21,7 @@ from ..disk.files import read_json, write_bytes, write_json
 from ..engine.events import Event, RoundEnded
 from ..errors import ConfigError, HeadwiseError, RunError, pluralize
 from ..report.page import render_recommendation
-from ..report.recommendation import YARDSTICKS, Recommendation, of_mean_client, practical_equality
+from ..report.recommendation import LOCAL, YARDSTICKS, Recommendation, of_mean_client, practical_equality
 from ..report.results import Line, Setting
 from ..report.tables import Table, to_markdown
 from ..runs.query import Run, title_of
@@ -32,6 +32,7 @@ from ..settings.names import list_names
 from ..settings.portfolio import read_portfolio
 from ..stats.paired import Cells
 from . import registry
+from .code import collect_code
 from .compare import read_base
 from .launch import data_folder, run_or_resume
 from .prepare import plan_for, prepare
@@ -183,15 +184,15 @@ class _Race:
     def open(self, options: Mapping[str, Any]) -> Iterator[None]:
         """Read what an earlier session decided; at the end, store how much time this one took."""
         path = self.folder / "choose.json"
-        about = {"experiment": self.base.plain(), **options}
+        resolved = registry.resolve_all(self.base)  # with a hash of the user's own data
+        about = {"experiment": resolved.plain(), "code": self._collect_code(options["methods"]), **options}
         self.journal = {"about": about, "spent": 0.0, "seconds": {}}
         if path.exists():
             before = read_json(path)
             if not isinstance(before, dict) or any(type(before.get(k)) is not type(v) for k, v in self.journal.items()):
                 raise RunError(f"{path} is damaged: it is not the journal of a choice.")
             if keys := [k for k in about if before["about"].get(k) != about[k]]:
-                differ = f"its {', '.join(keys)} differ"
-                raise ConfigError(f"{self.folder} holds another choice ({differ}): choose another --out.")
+                raise ConfigError(f"{self.folder} holds a choice with other {', '.join(keys)}: choose another --out.")
             again = self.budget > before.get("budget", 0.0)  # more time: decide again; finished runs are not repeated
             self.journal = {k: before[k] for k in self.journal} if again else before
         self.journal = {"left_out": {}, "behind": [], **self.journal, "budget": self.budget}
@@ -201,6 +202,11 @@ class _Race:
         finally:
             if path.exists():
                 self.note()
+
+    def _collect_code(self, methods: Sequence[str]) -> list[dict[str, Any]]:
+        """The user's own code: of each method to try, the network, the data and so on."""
+        choices = [registry.resolve("method", Choice.parse(name, "method")) for name in (*methods, LOCAL)]
+        return [collect_code(dataclasses.replace(self.base, method=choice)).plain() for choice in choices]
 
     def note(self, **decisions: Any) -> None:
         """Store decisions, and the time that was spent."""

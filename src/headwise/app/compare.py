@@ -15,18 +15,29 @@ from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
-from ..report.page import write_page
+from ..report.page import Captioned, write_page
 from ..report.results import Line, Setting
-from ..report.tables import Table, tabulate_results, to_markdown
+from ..report.tables import Table, TableStyle, captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
 from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, with_settings
 from . import registry
+from .citing import display_name
 from .code import collect_code
 from .fit import SHORT, experiment_on
-from .grid import GridCell, Point, choose_best, describe_grid, folder_of, format_point, split_grid, tabulate_grid
+from .grid import (
+    GridCell,
+    Point,
+    choose_best,
+    describe_grid,
+    folder_of,
+    format_point,
+    split_grid,
+    tabulate_federations,
+    tabulate_points,
+)
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
 from .tune import Watch, with_validation
@@ -46,6 +57,8 @@ class Comparison:
     """one, or one for each federation of a grid, with each method's chosen settings"""
     grid: tuple[GridCell, ...] = ()
     """every point of the grid, for each method and federation"""
+    chosen: tuple[GridCell, ...] = ()
+    """of each method and federation, the point that is best on validation samples"""
     validation: float | None = None
     """share of the training samples that clients without validation samples set aside to choose from the grid"""
 
@@ -59,6 +72,10 @@ class Comparison:
         return self.out / "report.html"
 
     def plain(self) -> dict[str, Any]:
+        about = {"out": str(self.out), "metric": self.setting.metric.name}
+        if self.grid:
+            cells = [{**cell.plain(), "chosen": cell in self.chosen} for cell in self.grid]
+            return {**about, "grid": cells, "words": self.words()}
         rows = [
             {
                 "method": line.name,
@@ -70,32 +87,36 @@ class Comparison:
             }
             for line in self.setting.lines
         ]
-        if len(self.settings) > 1 or self.grid:
-            chosen = self._chosen()
-            grid = [{**cell.plain(), "chosen": cell in chosen} for cell in self.grid]
-            return {"out": str(self.out), "metric": self.setting.metric.name, "grid": grid, "words": self.words()}
-        about = {"metric": self.setting.metric.name, "floor": self.setting.floor}
-        return {"out": str(self.out), "draws": self.setting.draws, **about, "methods": rows, "words": self.words()}
+        facts = {"draws": self.setting.draws, "floor": self.setting.floor}
+        return {**about, **facts, "methods": rows, "words": self.words()}
 
     def table(self) -> Table:
         return tabulate_results(self.setting.lines, self.setting.floor)
 
-    def grid_table(self) -> Table:
-        """Methods by settings."""
-        return tabulate_grid(self.grid, self._chosen())
+    def overview(self) -> Captioned | None:
+        """Methods by federations; None if there is only one federation."""
+        if len(self.settings) == 1:
+            return None
+        caption = f"{self.setting.metric.heading} on test samples ({self.setting.lines[0].moment})"
+        if self.tried():
+            caption += ", with settings chosen on validation samples"
+        return Captioned(caption, tabulate_federations(self.chosen))
+
+    def tried(self) -> list[Captioned]:
+        """For each federation, methods by the settings that were tried; empty if there was no choice."""
+        federations = [*dict.fromkeys(cell.federation for cell in self.grid)]
+        if len(self.grid) == len(self.chosen):
+            return []
+        caption = f"{self.setting.metric.heading} on test samples, on validation samples in brackets; ✓ is chosen"
+        cells = [[cell for cell in self.grid if cell.federation == each] for each in federations]
+        return [Captioned(caption, tabulate_points(each, self.chosen)) for each in cells]
 
     def words(self) -> list[str]:
-        sentences = describe_grid(self.grid, self._chosen(), self.validation) if self.grid else []
+        sentences = describe_grid(self.grid, self.chosen, self.validation) if self.grid else []
         for setting in self.settings:
             title = [f"{setting.title}:"] * (len(self.settings) > 1)
             sentences += [*title, *describe_results(setting)]
         return sentences
-
-    def _chosen(self) -> list[GridCell]:
-        groups: dict[tuple[Point, str], list[GridCell]] = {}
-        for cell in self.grid:
-            groups.setdefault((cell.federation, cell.line.name), []).append(cell)
-        return [choose_best(cells, self.setting.metric) for cells in groups.values()]
 
 
 def compare(
@@ -180,31 +201,39 @@ def _join(folder: Path, done: Mapping[tuple[Point, Point, str], Sequence[Run]], 
     for cell in cells:
         groups.setdefault(cell.federation, {}).setdefault(cell.line.name, []).append(cell)
     settings: list[Setting] = []
+    chosen: list[GridCell] = []
     for federation, methods in groups.items():
-        chosen = [choose_best(each, each[0].line.metric) for each in methods.values()]
-        lines = tuple(Line(_line_name(cell), cell.line.runs) for cell in chosen)
+        best = [choose_best(each, each[0].line.metric) for each in methods.values()]
+        lines = tuple(Line(_line_name(cell), cell.line.runs) for cell in best)
         first = lines[0].runs[0]
         title = title_of(first.manifest["experiment"], first.metric)
         more = format_point(tuple(pair for pair in federation if pair[0] not in ("data", "partition", "clients")))
         settings.append(Setting(", ".join(filter(None, (title, more))), lines))
-    is_grid = len(cells) > len(settings[0].lines)
-    return Comparison(folder, tuple(settings), tuple(cells) if is_grid else (), share)
+        chosen += best
+    if len(cells) == len(settings[0].lines):
+        return Comparison(folder, tuple(settings))
+    return Comparison(folder, tuple(settings), tuple(cells), tuple(chosen), share)
 
 
 def _line_name(cell: GridCell) -> str:
-    """The method with its chosen settings, by the last part of their names: ``fedavg (lr=0.1)``."""
-    settings = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in cell.point)
-    return f"{cell.line.name} ({settings})" if settings else cell.line.name
+    """The method with its chosen settings, as a report names lines: ``fedavg · lr=0.1``."""
+    return " · ".join([cell.line.name, *(format_point((pair,)) for pair in cell.point)])
 
 
 def _write(comparison: Comparison) -> None:
     write_json(comparison.out / "comparison.json", comparison.plain())
-    tables = [comparison.grid_table()] if comparison.grid else []
+    overview = comparison.overview()
+    tried = comparison.tried()
+    tables = [each.table for each in (overview, *tried) if each]
     for setting in comparison.settings:
         tables.append(tabulate_results(setting.lines, setting.floor))
         tables += [joined] if (joined := tabulate_newcomers(setting)) else []
     write_bytes(comparison.out / "table.md", "\n".join(map(to_markdown, tables)).encode())
-    write_page(comparison.settings, comparison.report)
+    names = {run.method: display_name(run.method) for s in comparison.settings for x in s.lines for run in x.runs}
+    latex = [captioned_latex(overview, names)] if overview else []
+    latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))
+    write_bytes(comparison.out / "table.tex", "\n".join(latex).encode())
+    write_page(comparison.settings, comparison.report, overview=overview, tried=tried)
 
 
 def _cells(

@@ -94,13 +94,13 @@ def _list_points(values: Mapping[str, Sequence[Any]]) -> list[Point]:
 
 
 def format_point(point: Point) -> str:
-    """For names and tables: ``train.lr=0.01, train.epochs=5``."""
-    return ", ".join(f"{name}={value}" for name, value in point)
+    """For names and tables, by the last part of each name: ``lr=0.01, epochs=5``."""
+    return ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point)
 
 
 def folder_of(point: Point) -> str:
     """The name of the folder of a point's runs; empty for the only point."""
-    text = format_point(point)
+    text = ", ".join(f"{name}={value}" for name, value in point)
     plain = re.sub(r"[^\w.=-]+", "-", text)[:80]
     return f"{plain}-{digest(text.encode())[:6]}" if point else ""
 
@@ -118,29 +118,27 @@ def choose_best(cells: Sequence[GridCell], metric: Metric) -> GridCell:
     return max(known, key=lambda pair: metric.gain(pair[1], 0.0))[0]
 
 
-def tabulate_grid(cells: Sequence[GridCell], chosen: Sequence[GridCell]) -> Table:
-    """Methods by settings: validation and test scores of every point, the chosen ones marked."""
-    metric: Metric = cells[0].line.metric
-    federated = any(cell.federation for cell in cells)
-    head = [
-        *["federation"] * federated,
-        "method",
-        "settings",
-        f"validation {metric.label}",
-        f"test {metric.label} ({cells[0].line.moment})",
-        "chosen",
-    ]
-    return head, [
-        [
-            *[format_point(cell.federation)] * federated,
-            cell.line.name,
-            format_point(cell.point),
-            "" if (score := cell.validation) is None else metric.form(score),
-            metric.form(cell.line.score),
-            "yes" if cell in chosen else "",
-        ]
-        for cell in cells
-    ]
+def tabulate_points(cells: Sequence[GridCell], chosen: Sequence[GridCell]) -> Table:
+    """Methods by settings, on one federation: test and validation scores, those that were chosen marked."""
+    points = [*dict.fromkeys(cell.point for cell in cells)]
+    by_method: dict[str, list[str]] = {}
+    for cell in cells:
+        form = cell.line.metric.form
+        validation = "diverged" if (score := cell.validation) is None else form(score)
+        by_method.setdefault(cell.line.name, []).append(
+            f"{form(cell.line.score)} ({validation}){' ✓' if cell in chosen else ''}"
+        )
+    return ["method", *map(format_point, points)], [[name, *scores] for name, scores in by_method.items()]
+
+
+def tabulate_federations(chosen: Sequence[GridCell]) -> Table:
+    """Methods by federations: test scores with the settings that were chosen."""
+    federations = [*dict.fromkeys(cell.federation for cell in chosen)]
+    by_method: dict[str, list[str]] = {}
+    for cell in chosen:
+        settings = f" ({format_point(cell.point)})" if cell.point else ""
+        by_method.setdefault(cell.line.name, []).append(f"{cell.line.metric.form(cell.line.score)}{settings}")
+    return ["method", *map(format_point, federations)], [[name, *scores] for name, scores in by_method.items()]
 
 
 def describe_grid(cells: Sequence[GridCell], chosen: Sequence[GridCell], share: float | None) -> list[str]:

@@ -22,6 +22,7 @@ from ..runs.query import Run
 from ..seeds import seed_of
 from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import difference
+from .code import collect_code
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
 from .registry import make, resolve_all
@@ -220,12 +221,12 @@ class _Search:
             "experiment": self.base.plain(),
             "space": [str(d) for d in self.space],
             "metric": self.metric.name,
+            "code": collect_code(self.base).plain(),
         }
         path = self.folder / "tune.json"
         if path.exists() and (before := read_json(path)) != about:
             keys = [k for k in about if before.get(k) != about[k]] if isinstance(before, dict) else [*about]
-            differ = f"its {', '.join(keys)} differ"
-            raise ConfigError(f"{self.folder} holds another search ({differ}): choose another --out.")
+            raise ConfigError(f"{self.folder} holds a search with other {', '.join(keys)}: choose another --out.")
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(path, about)
         log = self.optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))

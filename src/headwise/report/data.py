@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from ..disk.jsontext import leaves, to_json, to_toml
-from ..log.metrics import WORST_DECILE, Metric, percent
+from ..log.metrics import Metric, percent
 from ..log.schema import MOMENTS, Round, figures
 from ..runs.query import Run
 from ..settings.experiment import Experiment
@@ -85,6 +85,7 @@ def _line(line: Line, setting: Setting, room: int) -> dict[str, Any]:
     runs = line.rows
     clients = range(line.runs[0].manifest["experiment"]["clients"])
     with explain_damage(line.runs[0]):
+        scores = client_scores(line, setting)
         return {
             "name": line.name,
             "method": line.runs[0].method,
@@ -92,18 +93,18 @@ def _line(line: Line, setting: Setting, room: int) -> dict[str, Any]:
             "moment": line.moment if line.measured_moments else None,
             "rounds": max((len(rows) for rows in runs), default=0),
             "curves": {m: curve for m in MOMENTS if (curve := _curve(line, m))},
-            "clients": {m: [_round(a.get(c)) for c in clients] for m, a in client_scores(line, setting).items()},
-            "worst": _round(_worst(line)),
+            "clients": {m: [_round(by_client.get(c)) for c in clients] for m, by_client in scores.items()},
+            "worst": _round(_worst_tenth(scores.get(line.moment, {}), line.metric) if line.measured_moments else None),
             "traffic": _traffic(runs),
             "cost": _cost(runs),
             "inside": diagnostics(line.runs[0], room),
         }
 
 
-def _worst(line: Line) -> float | None:
-    """The mean of the worst tenth of its clients; None if not measured."""
-    known = line.measured_moments and line.values(WORST_DECILE.name, line.moment)
-    return line.mean(WORST_DECILE.name, line.moment) if known else None
+def _worst_tenth(scores: Scores, metric: Metric) -> float | None:
+    """The mean of the worst tenth of the clients that a chart shows, at least one; None without clients."""
+    ordered = sorted(scores.values(), key=lambda score: metric.gain(score, 0.0))
+    return fmean(ordered[: max(len(ordered) // 10, 1)]) if ordered else None
 
 
 def _curve(line: Line, moment: str) -> dict[str, list[Any]] | None:

@@ -29,7 +29,7 @@ from .data import (
 )
 from .recommendation import Recommendation
 from .results import Setting
-from .tables import Table, tabulate_results
+from .tables import Table, tabulate_differences, tabulate_results
 from .words import describe_clients, describe_failures, describe_results
 
 SCRIPTS = ("core.js", "charts.js", "costs.js", "panels.js")
@@ -47,9 +47,26 @@ PARTS = {
 }
 
 
-def write_page(settings: Sequence[Setting], out: Path, damaged: Sequence[str] = ()) -> Path:
-    """Write the page; `damaged` has a sentence for each run that could not be read."""
-    write_bytes(out, render(settings, damaged=damaged).encode())
+class Captioned(NamedTuple):
+    """A table and what it shows."""
+
+    caption: str
+    table: Table
+
+
+def write_page(
+    settings: Sequence[Setting],
+    out: Path,
+    damaged: Sequence[str] = (),
+    *,
+    overview: Captioned | None = None,
+    tried: Sequence[Captioned] = (),
+) -> Path:
+    """Write the page; `damaged` has a sentence for each run that could not be read.
+
+    Of a grid, `overview` is above all settings, and `tried` has a table for each of them.
+    """
+    write_bytes(out, render(settings, damaged=damaged, overview=overview, tried=tried).encode())
     return out
 
 
@@ -60,7 +77,13 @@ class Live(NamedTuple):
     version: str
 
 
-def render(settings: Sequence[Setting], live: Live | None = None, damaged: Sequence[str] = ()) -> str:
+def render(
+    settings: Sequence[Setting],
+    live: Live | None = None,
+    damaged: Sequence[str] = (),
+    overview: Captioned | None = None,
+    tried: Sequence[Captioned] = (),
+) -> str:
     data = page_data(settings)
     sites = [tabulate_sites(run for line in s.lines for run in line.runs) for s in settings]
     judged = {s.metric.label for s in settings}
@@ -75,7 +98,11 @@ def render(settings: Sequence[Setting], live: Live | None = None, damaged: Seque
             for k, v in (PARTS | {"accuracy": capitalize(metric)}).items()
             if {"inside": shows, "federation": any(sites)}.get(k, True)
         },
-        settings=[{**_section(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
+        settings=[
+            {**_section(s, [*tried[k : k + 1]]), "sites": rows}
+            for k, (s, rows) in enumerate(zip(settings, sites, strict=True))
+        ],
+        overview=overview,
         data=data,
         live=live,
         damaged=damaged,
@@ -156,11 +183,10 @@ def capitalize(text: str) -> str:
 
 
 def page_title(settings: Sequence[Setting]) -> str:
-    if len(settings) > 1:
-        return f"{len(settings)} settings"
-    setting = settings[0]
-    names = [line.name for line in setting.lines]
-    return f"{names[0] if len(names) == 1 else f'{len(names)} methods'} on {setting.title}"
+    names = [*dict.fromkeys(line.name for setting in settings for line in setting.lines)]
+    methods = {run.method for setting in settings for line in setting.lines for run in line.runs}
+    what = names[0] if len(names) == 1 else pluralize(len(methods), "method")
+    return f"{what} on {settings[0].title if len(settings) == 1 else f'{len(settings)} settings'}"
 
 
 def _subtitle(settings: Sequence[Setting]) -> str:
@@ -172,18 +198,20 @@ def _subtitle(settings: Sequence[Setting]) -> str:
     return f"{pluralize(len(runs), 'run')}, {when}{rest}"
 
 
-def _section(setting: Setting) -> dict[str, Any]:
+def _section(setting: Setting, tried: Sequence[Captioned] = ()) -> dict[str, Any]:
     lines = setting.ranking or setting.lines
-    head, rows = _without_blanks(tabulate_results(lines, setting.floor), len(lines))
     runs = max(len(line.runs) for line in setting.lines)
     seeds = f"mean ± standard deviation over {setting.repeats}" if runs > 1 else "one run"
+    results = _without_blanks(tabulate_results(lines, setting.floor), len(lines))
+    tables = [Captioned(f"{setting.title}; {seeds}", results), *tried]
+    if behind := tabulate_differences(setting):
+        tables.append(Captioned("How far each method is behind the best, on the same draws and clients", behind))
+    if joined := tabulate_newcomers(setting):
+        tables.append(Captioned("Clients that never trained: accuracy by epochs on their own samples", joined))
     return {
         "title": setting.title,
         "words": describe_results(setting) + describe_clients(setting) + describe_failures(setting),
-        "caption": f"{setting.title}; {seeds}",
-        "head": head,
-        "rows": rows,
-        "joined": tabulate_newcomers(setting),
+        "tables": tables,
         "lines": setting.lines,
     }
 
@@ -260,8 +288,10 @@ def render_partition(
         "partition": parts_with_samples(counts),
     }
     parts = {name: PARTS[name] for name in ("summary", "partition")}
-    setting = {"title": title, "words": describe_partition(summary), "rows": [], "joined": None, "lines": []}
-    return render_page(title=title, subtitle="nothing trained yet", parts=parts, settings=[setting], data=[data])
+    setting = {"title": title, "words": describe_partition(summary), "tables": [], "lines": []}
+    return render_page(
+        title=title, subtitle="nothing trained yet", parts=parts, settings=[setting], data=[data], overview=None
+    )
 
 
 MOMENTS = {"pre": "after a download", "stale": "after its last training"}

@@ -7,11 +7,12 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..disk.jsontext import csv_cell
 from ..errors import ConfigError, nearest
-from ..log.metrics import WORST_DECILE, Metric, extra_columns, is_majority
+from ..log.metrics import WORST_DECILE, Metric, extra_columns, is_majority, percent
+from ..stats.paired import FEW
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
@@ -43,6 +44,29 @@ def tabulate_results(lines: Sequence[Line], floor: float | None) -> Table:
     rows = [_cells(line, more, bool(few), bool(judged)) for line in lines]
     last = [] if floor is None else [[_floor_name(lines[0]), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
     return head, [*rows, *last]
+
+
+def tabulate_differences(setting: Setting) -> Table | None:
+    """How far each line is behind the best, in pairs; None if nothing was repeated."""
+    lines = [line for line in setting.ranking if line.moment == setting.ranking[0].moment]
+    cells = setting.cells(lines) if len(lines) > 1 else None
+    if cells is None or not cells.repeated:
+        return None
+    best = max(lines, key=lambda line: setting.metric.gain(cells.mean(line.name).value, 0.0)).name
+    near = cells.not_worse_than_best()
+    likely = cells.best_probabilities()
+    rows: list[list[str]] = []
+    for name in cells.scores:
+        behind, low, high = (in_points(setting.metric, value) for value in cells.difference(best, name))
+        verdict = "no" if name in near else "yes"
+        difference = ["", "", ""] if name == best else [behind, f"{low} to {high}", verdict]
+        rows.append([name, *difference, f"{likely[name]:.0%}"])
+    unit = ", points" if setting.metric.form is percent else ""
+    return ["method", f"behind{unit}", "95 % interval", "told apart (5 %, Holm)", "probability of being best"], rows
+
+
+def in_points(metric: Metric, gain: float) -> str:
+    return f"{100 * gain:.1f}" if metric.form is percent else f"{gain:.3f}"
 
 
 def _floor_name(line: Line) -> str:
@@ -107,33 +131,54 @@ def to_latex(setting: Setting, style: TableStyle) -> str:
     lines = setting.ranking or setting.lines
     head, rows = tabulate_results(lines, setting.floor)
     bold = {(row, column) for column in (1, 2) for row in _best_rows(setting, lines, rows, column)}
-    units = {
-        i for i in range(1, len(head)) if any(row[i] for row in rows) and all(" %" in row[i] for row in rows if row[i])
-    }
     kept = [0, *_choose_columns(head, rows, style.columns)]
-    titles = [_tex(head[i]) + (" (\\%)" if i in units else "") for i in kept]
     names = [*(name_in_paper(line, style.names) for line in lines), *(row[0] for row in rows[len(lines) :])]
-    body: list[str] = []
-    for r, row in enumerate(rows):
-        cells = [_tex(_one_line(names[r]))]
-        for i in kept[1:]:
-            cell = _tex(_one_line(row[i].replace(" %", "") if i in units else row[i]))
-            cells.append(f"\\textbf{{{cell}}}" if (r, i) in bold else cell)
-        body.append(f"{' & '.join(cells)} \\\\")
+    columns = [_without_unit(head[i], [row[i] for row in rows]) for i in kept[1:]]
+    titles = [_tex(title) for title in ("method", *(title for title, _ in columns))]
+    body: list[list[str]] = []
+    for r, name in enumerate(names):
+        cells = [_tex(_one_line(values[r])) for _, values in columns]
+        body.append(
+            [
+                _tex(_one_line(name)),
+                *(f"\\textbf{{{c}}}" if (r, i) in bold else c for i, c in zip(kept[1:], cells, strict=True)),
+            ]
+        )
+    few = f"% bold: the best of {setting.repeats}, which are too few to tell methods apart" * _has_few_draws(setting)
+    return "\n".join([*filter(None, [few]), _booktabs(titles, body, style.caption, style.label)])
+
+
+def captioned_latex(captioned: tuple[str, Table], names: Mapping[str, str]) -> str:
+    """A table as it is, with display names in its first column."""
+    caption, (head, rows) = captioned
+    body = [[_tex(names.get(row[0], row[0])), *map(_tex, row[1:])] for row in rows]
+    return _booktabs([_tex(name) for name in head], body, caption, "")
+
+
+def _booktabs(titles: Sequence[str], body: Sequence[Sequence[str]], caption: str, label: str) -> str:
     tabular = [
-        f"\\begin{{tabular}}{{l{'r' * (len(kept) - 1)}}}",
+        f"\\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",
         "\\toprule",
         f"{' & '.join(titles)} \\\\",
         "\\midrule",
-        *body,
+        *(f"{' & '.join(row)} \\\\" for row in body),
         "\\bottomrule",
         "\\end{tabular}",
     ]
-    if style.caption or style.label:
-        caption = [f"\\caption{{{_tex(style.caption)}}}"] * bool(style.caption)
-        label = [f"\\label{{{_check_label(style.label)}}}"] * bool(style.label)
-        tabular = ["\\begin{table}", "\\centering", *caption, *label, *tabular, "\\end{table}"]
+    if caption or label:
+        above = [f"\\caption{{{_tex(caption)}}}"] if caption else []
+        above += [f"\\label{{{_check_label(label)}}}"] if label else []
+        tabular = ["\\begin{table}", "\\centering", *above, *tabular, "\\end{table}"]
     return "\n".join(["% \\usepackage{booktabs}", *tabular, ""])
+
+
+def _without_unit(title: str, cells: Sequence[str]) -> tuple[str, list[str]]:
+    """Per cent in the heading instead of in every cell: ``accuracy (pre, %)``."""
+    known = [cell for cell in cells if cell]
+    if not known or not all(" %" in cell for cell in known):
+        return title, [*cells]
+    titled = f"{title[:-1]}, %)" if title.endswith(")") else f"{title} (%)"
+    return titled, [cell.replace(" %", "") for cell in cells]
 
 
 def name_in_paper(line: Line, names: Mapping[str, str]) -> str:
@@ -153,11 +198,16 @@ def _best_rows(setting: Setting, lines: Sequence[Line], rows: list[list[str]], c
     best = (min if setting.metric.better == "down" else max)(values.values())
     numbers = {r for r, value in values.items() if value == best}
     ranked = [line for line in lines if line.measured_moments and line.moment == OWN[column - 1]]
-    cells = setting.cells(ranked) if len(ranked) > 1 else None
+    cells = setting.cells(ranked) if len(ranked) > 1 and not _has_few_draws(setting) else None
     if cells is None or not cells.repeated:
         return numbers
     near = {*cells.not_worse_than_best()}
     return numbers | {r for r, line in enumerate(lines) if line in ranked and line.name in near}
+
+
+def _has_few_draws(setting: Setting) -> bool:
+    """Whether there are too few draws to tell methods apart: then everything would be as good as the best."""
+    return 1 < setting.draws < FEW
 
 
 def _choose_columns(head: list[str], rows: list[list[str]], words: Sequence[str]) -> list[int]:
@@ -193,7 +243,14 @@ def format_tables(settings: Sequence[Setting], form: str, style: TableStyle | No
     if form not in FORMATS:
         raise ConfigError(f"table is {form!r}: {nearest(form, FORMATS)}")
     mark = {"latex": "% ", "markdown": "### ", "csv": "# "}[form]
-    texts = [(setting.title, _format(setting, form, style or TableStyle())) for setting in settings]
+    style = style or TableStyle()
+    texts: list[tuple[str, str]] = []
+    for number, setting in enumerate(settings, 1):
+        own = style
+        if len(settings) > 1:  # LaTeX refuses two tables with one label
+            caption = f"{style.caption.rstrip('.')}: {setting.title}." if style.caption else ""
+            own = replace(style, caption=caption, label=f"{style.label}-{number}" if style.label else "")
+        texts.append((setting.title, _format(setting, form, own)))
     return "\n".join(f"{mark}{_one_line(title)}\n\n{text}" if len(texts) > 1 else text for title, text in texts)
 
 

@@ -63,11 +63,13 @@ def command(
     if given.as_json:
         click.echo(to_json(comparison.plain()))
         return
-    if comparison.grid:
-        click.echo(table_text(*comparison.grid_table(), title="grid", numbers_from=3, width=120))
+    for captioned in filter(None, (comparison.overview(), *comparison.tried())):
+        click.echo(table_text(*captioned.table, title=captioned.caption, numbers_from=1, width=120))
     for setting in comparison.settings:
         title = f"{setting.title}, {setting.repeats}" if comparison.grid else setting.repeats
         table = tabulate_results(setting.lines, setting.floor)
         click.echo(table_text(*table, title=title, numbers_from=1, width=120))
     click.echo("\n".join(comparison.words()))
-    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; the report is {comparison.report}")
+    click.echo(
+        f"Runs, comparison.json, table.md and table.tex are in {comparison.out}; the report is {comparison.report}"
+    )
