@@ -111,6 +111,14 @@ def test_api_reference_has_every_public_name(page: str, public: list[str]) -> No
     assert sorted(name.rpartition(".")[2] for name in shown) == sorted(public)
 
 
+@pytest.mark.parametrize("cls", [authoring.Bench, authoring.Central, authoring.Local, authoring.Params])
+def test_the_reference_lists_everything_a_bench_has(cls: type) -> None:
+    text = (ROOT / "docs" / "reference" / "writing-methods.md").read_text(encoding="utf-8")
+    names = {name for name in (*vars(cls), *getattr(cls, "__annotations__", {})) if not name.startswith("_")}
+    shown = set(re.findall(r"`(\w+)(?:\(.*?\))?`", text))
+    assert names and names <= shown
+
+
 CITING = ("which-method.md", "concepts/floors.md", "concepts/moments.md", "concepts/threat-model.md")
 """pages whose figures come from the pages of results that they link"""
 CLAUSES = [

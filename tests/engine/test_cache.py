@@ -102,3 +102,16 @@ def test_dropout_and_batchnorm_of_a_frozen_body_are_at_rest() -> None:
     local.sgd(m, only=m.head, epochs=2)
     assert all(torch.equal(t, before[k]) for k, t in m.body.state_dict().items())
     assert torch.equal(local.features(m.body), local.features(m.body))
+
+
+def test_labels_are_in_the_order_of_features() -> None:
+    local = bench(plan())
+    body = local.init().body
+    features = local.features(body)
+    labels = local.labels
+    means = local.class_means(body)
+    assert len(labels) == len(features) == local.n
+    for label, mean in zip(means.labels, means.means, strict=True):
+        assert torch.equal(features[labels == label].mean(0), mean)
+    labels.zero_()
+    assert not torch.equal(local.labels, labels), "a method can't change its client's samples"

@@ -15,7 +15,7 @@ from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
-from ..report.page import Captioned, write_page
+from ..report.page import Captioned, capitalize, write_page
 from ..report.results import Line, Setting
 from ..report.tables import Table, TableStyle, captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
@@ -97,7 +97,7 @@ class Comparison:
         """Methods by federations; None if there is only one federation."""
         if len(self.settings) == 1:
             return None
-        caption = f"{self.setting.metric.heading} on test samples ({self.setting.lines[0].moment})"
+        caption = f"{capitalize(self.setting.metric.heading)} on test samples ({self.setting.lines[0].moment})"
         if self.tried():
             caption += ", with settings chosen on validation samples"
         return Captioned(caption, tabulate_federations(self.chosen))
@@ -107,7 +107,8 @@ class Comparison:
         federations = [*dict.fromkeys(cell.federation for cell in self.grid)]
         if len(self.grid) == len(self.chosen):
             return []
-        caption = f"{self.setting.metric.heading} on test samples, on validation samples in brackets; ✓ is chosen"
+        metric = capitalize(self.setting.metric.heading)
+        caption = f"{metric} on test samples, on validation samples in brackets; ✓ is chosen"
         cells = [[cell for cell in self.grid if cell.federation == each] for each in federations]
         return [Captioned(caption, tabulate_points(each, self.chosen)) for each in cells]
 
@@ -231,7 +232,9 @@ def _write(comparison: Comparison) -> None:
     write_bytes(comparison.out / "table.md", "\n".join(map(to_markdown, tables)).encode())
     names = {run.method: display_name(run.method) for s in comparison.settings for x in s.lines for run in x.runs}
     latex = [captioned_latex(overview, names)] if overview else []
-    latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))
+    head, _ = comparison.table()
+    columns = [*head[1:3], *(name for name in head[3:] if "worst" in name)]  # as many as fit a page
+    latex.append(format_tables(comparison.settings, "latex", TableStyle(names, columns)))
     write_bytes(comparison.out / "table.tex", "\n".join(latex).encode())
     write_page(comparison.settings, comparison.report, overview=overview, tried=tried)
 

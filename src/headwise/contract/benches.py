@@ -226,6 +226,11 @@ class Local(Bench, Protocol):
         """[n, K]: this body's features of the training samples, in evaluation mode and in data order."""
         ...
 
+    @property
+    def labels(self) -> Tensor:
+        """The targets of the training samples, in the order of `features`: [n] classes, or what the task has."""
+        ...
+
     def class_means(self, body: nn.Module) -> ClassMeans:
         """The exact mean feature of each class that this client holds."""
         ...

@@ -69,6 +69,9 @@ class Update(Generic[U, C]):
 class Method(Checked, ABC, Generic[S, C, D, U]):
     """A federated method: two halves that communicate only through records. Its fields are its hyperparameters.
 
+    Its type parameters are four records, in this order: what the server keeps, what a client keeps, the message down,
+    and the message up, as in ``Method[Server, Client, Down, Up]``; `Nothing` where there is none.
+
     >>> @dataclass(frozen=True)
     ... class Alone(Method[Nothing, OwnModel, Nothing, Nothing]):  # server, client, message down, message up
     ...     def server_init(self, central):

@@ -238,6 +238,10 @@ class ClientBench:
         self._features = {k: t.clone() for k, t in state.items()}, features
         return features
 
+    @property
+    def labels(self) -> Tensor:
+        return self._train.y.clone()
+
     def class_means(self, body: nn.Module) -> ClassMeans:
         features = self.features(body)
         y = self._train.y
