@@ -40,6 +40,7 @@ REFUSES = {
     "window": "a part of the samples",
     "hold_out": "samples to validate on",
     "features": "features",
+    "labels": "targets",
     "class_means": "class means",
 }
 """how the refusal names each primitive; one that is in neither list is refused by its own name"""
