@@ -40,8 +40,11 @@ def test_a_client_cannot_ask_what_only_the_server_may() -> None:
     assert names(Central) == {"drawn", "labels", "mean", "size"}
     assert names(Bench, Local) <= {*dir(client)}
     assert names(Bench, Central) <= {*dir(server)}
-    assert not names(Central) & {*dir(client)}
-    assert not names(Local) & {*dir(server)}
+    both = {"labels"}  # a client's own targets; of the server, the classes of a client that told it
+    assert names(Central) & {*dir(client)} == both
+    assert names(Local) & {*dir(server)} == both
+    assert len(client.labels) == client.n
+    assert server.labels(0) == tuple(client.labels.unique().tolist())
 
 
 def test_neither_bench_is_the_other() -> None:
