@@ -26,7 +26,7 @@ from ...log.schema import Round
 from ...runs.query import Run
 from ...settings.experiment import Experiment
 from ..transport import superlink
-from ..transport.envelope import now, printable, readable
+from ..transport.envelope import format_time, make_printable, now
 from ..transport.superlink import NAME, run_flwr
 from ..transport.supervisor import STATUS, Health, Supervisor, claim_folder, describe_exit, read_status, serve_health
 
@@ -138,7 +138,7 @@ def site_name(key: Path) -> str:
         raise ConfigError(f"{key} is not a public key: give the site.key.pub of headwise site init.") from error
     words = data.decode(errors="replace").split(maxsplit=2)
     if len(words) == 3:
-        return printable(words[2].strip())
+        return make_printable(words[2].strip())
     return key.parent.name if key.name == "site.key.pub" else key.name.removesuffix(".pub")
 
 
@@ -167,7 +167,7 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
             raise RunError(f"the run is {status}: run flwr log {number} {NAME} --show to see why.")
     progress_file(out).unlink(missing_ok=True)
     if follower.ended:
-        raise RunError(printable(follower.ended))
+        raise RunError(make_printable(follower.ended))
     return Run(out)
 
 
@@ -210,7 +210,7 @@ class Follower:
             line = json.loads(text)
             self.ended = line.get("ended", self.ended)
             if "line" in line:
-                self._tell(printable(line["line"]))
+                self._tell(make_printable(line["line"]))
         self._lines = len(lines)
         if (self._out / "manifest.json").exists():
             rows = Run(self._out).rounds
@@ -243,7 +243,7 @@ class SiteSeen:
     def line(self) -> str:
         if self.since is None:
             return f"  {self.name}  has never connected"
-        return f"  {self.name}  {'connected' if self.here else 'not connected'} since {readable(self.since)}"
+        return f"  {self.name}  {'connected' if self.here else 'not connected'} since {format_time(self.since)}"
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class ServerStatus:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        yield f"running at {self.address} since {readable(self.since or '')}" if self.address else "not running"
+        yield f"running at {self.address} since {format_time(self.since or '')}" if self.address else "not running"
         yield from (site.line for site in self.sites)
         if self.run is None:
             yield "no run yet"

@@ -13,7 +13,7 @@ from ...disk.jsontext import to_json
 from ...settings.experiment import Experiment
 from ...settings.fields import build
 from ..facts import ClientFacts, Introduction, write_for_sites
-from ..transport.envelope import Lost, NodeSeen, SiteMessage, printable
+from ..transport.envelope import Lost, NodeSeen, SiteMessage, make_printable
 from ..transport.messages import UNREADABLE, load_text
 
 FIRST_PAUSE = 0.05
@@ -209,7 +209,7 @@ class Nodes:
             new = build(Introduction, load_text(reply))
         except UNREADABLE as error:
             new = Introduction(f"node {node}", (), (), "", f"its introduction can't be read: {error}")
-        new = replace(new, name=printable(new.name), refusal=new.refusal and printable(new.refusal))
+        new = replace(new, name=make_printable(new.name), refusal=new.refusal and make_printable(new.refusal))
         refusal = f"refuses: {new.refusal}" if new.refusal else self._contradiction(node, new)
         if refusal is None:
             self.known.facts.update({f.client: f for f in new.facts})
@@ -229,7 +229,7 @@ class Nodes:
         facts = {f.client: f for f in new.facts}
         known = self.known.facts
         if new.version.split(".")[:2] != __version__.split(".")[:2]:
-            return f"runs Headwise {printable(new.version)}, but the server runs {__version__}"
+            return f"runs Headwise {make_printable(new.version)}, but the server runs {__version__}"
         if not new.clients or not set(new.clients) <= set(self._clients) or facts.keys() != set(new.clients):
             return "claims clients that the run does not have, or sends no facts about its own"
         for c in new.clients:

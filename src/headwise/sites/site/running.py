@@ -21,7 +21,7 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError, HeadwiseError, RunError, pluralize
 from ...settings.fields import Natural, build
 from ..transport import supervisor
-from ..transport.envelope import now, printable, readable
+from ..transport.envelope import format_time, make_printable, now
 from ..transport.superlink import Problem, find_problem, flower_environment, split_address
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class RunningSite:
         return True
 
     def _handle(self, event: supervisor.ChildEvent) -> None:
-        values: dict[str, Any] = {k: printable(v) if isinstance(v, str) else v for k, v in event.values.items()}
+        values: dict[str, Any] = {k: make_printable(v) if isinstance(v, str) else v for k, v in event.values.items()}
         if "say" in values:
             self._tell(values["say"])
         elif "why" in values:
@@ -193,13 +193,13 @@ class SiteStatus:
         if running is None:
             yield "not running"
         else:
-            since = readable(str(running.get("since")))
+            since = format_time(str(running.get("since")))
             connected = running.get("connected")
             yield f"running since {since} (process {running.get('pid')}), server {running.get('server')}"
-            yield f"connected since {readable(connected)}" if connected else f"not connected: {running.get('why')}"
+            yield f"connected since {format_time(connected)}" if connected else f"not connected: {running.get('why')}"
         done = self.activity
         if done.run:
-            latest = f"round {done.round} of {done.rounds} at {readable(done.at)}"
+            latest = f"round {done.round} of {done.rounds} at {format_time(done.at)}"
             yield f"{done.run}: {done.method} on {done.data}, {latest}"
             yield f"sent {done.sent / 1000:,.1f} KB in {pluralize(done.messages, 'message')} of this run"
         else:

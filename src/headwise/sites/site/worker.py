@@ -18,7 +18,7 @@ from typing import Any
 from ...disk.files import write_json
 from ...errors import ConfigError, pluralize
 from ...settings.fields import build
-from ..transport.envelope import SiteMessage, now, printable, serve_node
+from ..transport.envelope import SiteMessage, make_printable, now, serve_node
 from ..transport.messages import UNREADABLE, load_text, pack_error
 from ..transport.supervisor import bind_life, read_secret, report_event
 from .policy import forget_data
@@ -83,18 +83,18 @@ def describe_order(order: dict[str, Any], report: dict[str, Any], size: int) -> 
 
 def update_activity(activity: Activity, order: dict[str, Any], size: int, line: str) -> Activity:
     experiment = json.loads(order["experiment"])
-    run = printable(order["run"])
+    run = make_printable(order["run"])
     before = activity if activity.run == run else Activity(run)
     after = replace(
         before,
-        method=printable(experiment["method"]["name"]),
-        data=printable(experiment["data"]["name"]),
+        method=make_printable(experiment["method"]["name"]),
+        data=make_printable(experiment["data"]["name"]),
         round=_round(order),
         rounds=experiment["rounds"],
         sent=before.sent + size,
         messages=before.messages + 1,
         at=now(),
-        line=printable(line) or before.line,
+        line=make_printable(line) or before.line,
     )
     return build(Activity, asdict(after))
 
@@ -108,7 +108,7 @@ class ForwardWarnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
-            report_event(say=printable(record.getMessage()))
+            report_event(say=make_printable(record.getMessage()))
 
 
 def main() -> None:

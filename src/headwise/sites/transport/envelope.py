@@ -58,7 +58,7 @@ class NodeSeen(NamedTuple):
     """as registered at the server; empty if unknown"""
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """A text from another machine, safe for a terminal and a log."""
     return "".join(c if c.isprintable() else " " for c in text[:2000])
 
@@ -67,7 +67,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def readable(time: str) -> str:
+def format_time(time: str) -> str:
     """A time of `now` or of Flower's, as people read it."""
     return time.replace("T", " ").replace("+00:00", " UTC").replace("Z", " UTC")
 

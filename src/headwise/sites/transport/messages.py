@@ -22,7 +22,7 @@ from ...log.metrics import Score
 from ...log.schema import restore_score
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
-from .envelope import SiteMessage, printable
+from .envelope import SiteMessage, make_printable
 
 UNREADABLE = (
     KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, ConfigError
@@ -163,7 +163,7 @@ def read_reply(message: SiteMessage) -> dict[str, Any]:
     """The values of a site's reply; raises the error that it reports. Call it inside `refuse_invalid`."""
     values = load_text(message)
     if "error" in values:
-        raise ClientError(printable(str(values["error"])))
+        raise ClientError(make_printable(str(values["error"])))
     return values
 
 
@@ -175,7 +175,7 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
         for given in values["answers"]:
             test, val = (_read_score(given.pop(part)) for part in ("test", "val"))
             plain = build(_PlainAnswer, given)
-            failure = None if plain.failure is None else Failure(*map(printable, plain.failure))
+            failure = None if plain.failure is None else Failure(*map(make_printable, plain.failure))
             up = None if plain.up is None else decode(answer_type(plain.kind, types), message.records[plain.up])
             parts = (plain.kind, plain.client, plain.n, up, test, val, plain.samples, plain.t, failure)
             if not DIGEST.fullmatch(plain.state):
@@ -208,5 +208,5 @@ def refuse_invalid(what: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        detail = printable(f"{type(error).__name__}: {error}")
+        detail = make_printable(f"{type(error).__name__}: {error}")
         raise RecordError(f"this message is not a valid {what}: {detail}") from error

@@ -34,7 +34,7 @@ from typing import IO, Any, NamedTuple
 from ...disk.files import explain_write_errors, read_json
 from ...disk.jsontext import to_json
 from ...errors import RunError
-from .envelope import printable
+from .envelope import make_printable
 from .superlink import wait_until_free
 
 EVENTS = "HEADWISE_EVENTS"
@@ -180,7 +180,7 @@ class Supervisor:
     def _log_output(self, name: str, output: IO[bytes]) -> None:
         with output:
             for line in output:
-                self._log.info("%s: %s", name, printable(line.decode(errors="replace").rstrip()))
+                self._log.info("%s: %s", name, make_printable(line.decode(errors="replace").rstrip()))
 
     def _receive(self, name: str, reports: int) -> None:
         with open(reports, encoding="utf-8") as lines:
