@@ -55,7 +55,7 @@ def compute(ask: Ask, method: str, column: Column) -> tuple[float | str, Printed
         case "size":
             return weight(_network(method, 10)) / MB, printed, TWO_DIGITS
         case _:
-            return CLAIMS[ask.name, method](), printed, TWO_DIGITS
+            return CLAIMS[ask.name]()[method], printed, TWO_DIGITS
 
 
 def agreement(ask: Ask, column: Column) -> str:
@@ -99,87 +99,75 @@ def _network(name: str, classes: int) -> SplitModel:
     return build(Choice.parse(f"fedgh-cnn:{name.removeprefix('CNN-')}", "model"), CountedOn((3, 32, 32), classes, 2))
 
 
+CNN = Choice("cnn")
+CIFAR10 = CountedOn((3, 32, 32), 10, own=1, clients=2)
+CIFAR100 = CountedOn((3, 32, 32), 100, own=100, clients=2)
+
+
+@cache
+def _sizes() -> dict[str, float]:
+    """FedGMH's text, from our model and messages."""
+    network = build(CNN, CIFAR10)
+    model = weight(network) / KB
+    body = weight(network.body) / KB
+    psi = (model - body) / SCALAR  # one byte for each parameter of the head
+    label = SCALAR / KB
+    fedgmh = Experiment(method=Choice("fedgmh"), model=(CNN,))
+    head, vector = (size / KB for size in messages(fedgmh, CIFAR10))
+    return {
+        "4-layer CNN model size KB": model,
+        "feature extractor KB": body,
+        "psi vector KB": psi,
+        "one mean feature vector KB": vector - label,
+        "upload with 100 labels KB": messages(fedgmh, CIFAR100)[1] / KB,
+        "of which labels KB": 100 * label,
+        "download with 100 labels KB": 100 * head,
+        "extra storage with 100 labels %": (100 * head + psi) / model * 100,
+        "extra storage of a two-model method %": model / model * 100,
+        "extra storage of a multi-extractor method %": body / model * 100,
+    }
+
+
+def _gains() -> dict[str, float]:
+    """FedGH over FedProto, in percent of FedProto's accuracy; and the traffic that it saves."""
+    sizes = ("N=10 C=100%", "N=50 C=20%", "N=100 C=10%")
+    traffic = [_mean("fedgh/3", m, ["CIFAR-100 KB to target"]) for m in ("FedGH", "FedProto")]
+    return {
+        "model-homogeneous CIFAR-10, % relative to FedProto average": _gain(
+            "fedgh/1", *(f"{n} CIFAR-10" for n in sizes)
+        ),
+        "model-homogeneous CIFAR-100": _gain("fedgh/1", *(f"{n} CIFAR-100" for n in sizes)),
+        "model-heterogeneous CIFAR-10": _gain("fedgh/3", "CIFAR-10 accuracy"),
+        "model-heterogeneous CIFAR-100": _gain("fedgh/3", "CIFAR-100 accuracy"),
+        "communication saving vs FedProto, CIFAR-100 (%)": (1 - traffic[0] / traffic[1]) * 100,
+    }
+
+
+def _falls() -> dict[str, float]:
+    """FedAH's lead, and the points that methods lose when clients drop out."""
+    lead = [_mean("fedah/1", m, ["CIFAR-100 Dir(0.1)"]) for m in ("FedAH", "FedALA")]
+    falls = {
+        f"{m} drop rho=1 -> rho~U[0.1,1] (points)": _mean("fedah/4", m, ["rho=1"])
+        - _mean("fedah/4", m, ["rho~U[0.1,1]"])
+        for m in ("pFedMe", "Ditto")
+    }
+    return {"FedAH minus FedALA, CIFAR-100, Dir(0.1) (absolute points)": lead[0] - lead[1], **falls}
+
+
+def _gain(table: str, *columns: str) -> float:
+    return (_mean(table, "FedGH", columns) / _mean(table, "FedProto", columns) - 1) * 100
+
+
 def _mean(table: str, method: str, columns: Sequence[str]) -> float:
     """The mean of a method's printed values in these columns."""
     printed = [find(table)[1].cell(method, c).mean for c in columns]
     return fmean(v for v in printed if v is not None)
 
 
-def _gain(table: str, *columns: str) -> float:
-    """FedGH over FedProto, in percent of FedProto's accuracy."""
-    return (_mean(table, "FedGH", columns) / _mean(table, "FedProto", columns) - 1) * 100
-
-
-def _fall(method: str) -> float:
-    """Points that a method loses when clients drop out."""
-    return _mean("fedah/4", method, ["rho=1"]) - _mean("fedah/4", method, ["rho~U[0.1,1]"])
-
-
-def _traffic_saved() -> float:
-    """How much less FedGH sends than FedProto until both reach the target, in percent."""
-    column = ["CIFAR-100 KB to target"]
-    return (1 - _mean("fedgh/3", "FedGH", column) / _mean("fedgh/3", "FedProto", column)) * 100
-
-
-CNN = Choice("cnn")
-CIFAR10 = CountedOn((3, 32, 32), 10, own=1, clients=2)
-CIFAR100 = CountedOn((3, 32, 32), 100, own=100, clients=2)
-
-
-def _model() -> float:
-    return weight(build(CNN, CIFAR10)) / KB
-
-
-def _body() -> float:
-    return weight(build(CNN, CIFAR10).body) / KB
-
-
-def _psi() -> float:
-    """One byte for each parameter of the head."""
-    return (weight(build(CNN, CIFAR10)) - weight(build(CNN, CIFAR10).body)) / SCALAR / KB
-
-
-def _message_sizes(task: CountedOn) -> tuple[float, float]:
-    down, up = messages(Experiment(method=Choice("fedgmh"), model=(CNN,)), task)
-    return down / KB, up / KB
-
-
-LABEL = SCALAR / KB
-SIZES: dict[str, Callable[[], float]] = {
-    "4-layer CNN model size KB": _model,
-    "feature extractor KB": _body,
-    "psi vector KB": _psi,
-    "one mean feature vector KB": lambda: _message_sizes(CIFAR10)[1] - LABEL,
-    "upload with 100 labels KB": lambda: _message_sizes(CIFAR100)[1],
-    "of which labels KB": lambda: 100 * LABEL,
-    "download with 100 labels KB": lambda: 100 * _message_sizes(CIFAR10)[0],
-    "extra storage with 100 labels %": lambda: (100 * _message_sizes(CIFAR10)[0] + _psi()) / _model() * 100,
-    "extra storage of a two-model method %": lambda: _model() / _model() * 100,
-    "extra storage of a multi-extractor method %": lambda: _body() / _model() * 100,
-}
-HOMOGENEOUS = ("N=10 C=100%", "N=50 C=20%", "N=100 C=10%")
-GAINS: dict[str, Callable[[], float]] = {
-    "model-homogeneous CIFAR-10, % relative to FedProto average": lambda: _gain(
-        "fedgh/1", *(f"{n} CIFAR-10" for n in HOMOGENEOUS)
-    ),
-    "model-homogeneous CIFAR-100": lambda: _gain("fedgh/1", *(f"{n} CIFAR-100" for n in HOMOGENEOUS)),
-    "model-heterogeneous CIFAR-10": lambda: _gain("fedgh/3", "CIFAR-10 accuracy"),
-    "model-heterogeneous CIFAR-100": lambda: _gain("fedgh/3", "CIFAR-100 accuracy"),
-    "communication saving vs FedProto, CIFAR-100 (%)": _traffic_saved,
-}
-FALLS: dict[str, Callable[[], float]] = {
-    "FedAH minus FedALA, CIFAR-100, Dir(0.1) (absolute points)": lambda: (
-        _mean("fedah/1", "FedAH", ["CIFAR-100 Dir(0.1)"]) - _mean("fedah/1", "FedALA", ["CIFAR-100 Dir(0.1)"])
-    ),
-    "pFedMe drop rho=1 -> rho~U[0.1,1] (points)": lambda: _fall("pFedMe"),
-    "Ditto drop rho=1 -> rho~U[0.1,1] (points)": lambda: _fall("Ditto"),
-}
-PRINTED = {"fedgh/text": GAINS, "fedah/text": FALLS}
+PRINTED: dict[str, Callable[[], dict[str, float]]] = {"fedgh/text": _gains, "fedah/text": _falls}
 """claims that follow from printed tables alone"""
-CLAIMS = {
-    (table, what): how for table, claims in {"fedgmh/sizes": SIZES, **PRINTED}.items() for what, how in claims.items()
-}
-"""every claim in a text, and how to compute it from our models and messages or from printed tables"""
+CLAIMS: dict[str, Callable[[], dict[str, float]]] = {"fedgmh/sizes": _sizes, **PRINTED}
+"""every claim in a text, computed from our models and messages or from printed tables"""
 
 
 def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
