@@ -79,3 +79,12 @@ def test_a_damaged_cell_is_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(RunError) as error:
         collect_curves(ask(), ask().columns[0], tmp_path)
     assert str(error.value) == f"{file} is damaged: it is not a table of rounds, moments and accuracies."
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"floor": 1}', '{"floor": {"weighted": "high"}}'])
+def test_a_damaged_summary_is_named(tmp_path: Path, content: str) -> None:
+    cell = tmp_path / cells_of(ask())[0].folder
+    cell.with_name(f"{cell.name}.csv").write_text("round,moment,accuracy\n1,stale,0.5\n")
+    cell.with_name(f"{cell.name}.json").write_text(content)
+    with pytest.raises(RunError, match=r"\.json is damaged: it has no floor\.$"):
+        write_curves(ask(), tmp_path, tmp_path / "out")

@@ -16,7 +16,7 @@ from ..log.metrics import ACCURACY
 from ..report.figures import DASHES, FORMATS, PALETTE, STYLE
 from ..runs.query import Run
 from .cells import STANDALONE, Ask, cell_of, recipe_of
-from .reproduce import curve, is_finished
+from .reproduce import curve, floor_in, is_finished
 from .schema import Column, Moment
 
 Points = list[tuple[int, float]]
@@ -90,14 +90,14 @@ def _floor(ask: Ask, column: Column, cells: Path) -> float | None:
     """What guessing each client's most frequent class scores, in percent: of any finished cell of the column."""
     for method, seed in product((STANDALONE.name, *ask.methods), range(ask.seeds)):
         folder = cells / cell_of(ask, column, recipe_of(ask, method), seed).folder
+        collected = folder.with_name(f"{folder.name}.json")
         if is_finished(folder):
-            floor: dict[str, Any] = Run(folder).manifest["partition"]["floor"]
-        elif (file := folder.with_name(f"{folder.name}.json")).exists():
-            floor = read_json(file)["floor"]
-        else:
-            continue
-        value = floor["weighted" if ask.metric == ACCURACY.name else "mean"]
-        return None if value is None else 100 * value
+            return floor_in(Run(folder).manifest["partition"]["floor"], ask)
+        if collected.exists():
+            try:
+                return floor_in(read_json(collected)["floor"], ask)
+            except (KeyError, TypeError, ValueError) as error:
+                raise RunError(f"{collected} is damaged: it has no floor.") from error
     return None
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from ..app.compare import Watch
 from ..app.launch import data_folder, run_or_resume
@@ -132,7 +131,7 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     values = [best_score(run, ask, column, moment) for run in runs]
     ours = tuple(v for v in values if v is not None)
     rounds = runs[0].manifest["experiment"]["rounds"]
-    floor = floor_of(runs[0], ask)
+    floor = floor_in(runs[0].manifest["partition"]["floor"], ask)
     if column.measure == "rounds":
         ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would flatter
         verdict = judge_rounds(printed, fmean(ours) if ours else None, rounds) + (" (scaled)" if ask.scaled else "")
@@ -240,8 +239,7 @@ def _seconds(spent: Seconds) -> float:
     return spent.get("server", 0.0) + sum(workers.values())
 
 
-def floor_of(run: Run, ask: Ask) -> float | None:
+def floor_in(floors: Mapping[str, float | None], ask: Ask) -> float | None:
     """What guessing each client's most frequent class scores, in percent, averaged as in the paper."""
-    floors: dict[str, Any] = run.manifest["partition"]["floor"]
     value = floors["weighted" if ask.metric == ACCURACY.name else "mean"]
-    return None if value is None else value * 100
+    return None if value is None else float(value) * 100

@@ -129,7 +129,8 @@ class Cells:
     def worse_off(self, method: str, baseline: str) -> Interval:
         """The share of clients that do worse with the method than with the baseline."""
         names = [*self.scores]
-        one, other = names.index(method), names.index(baseline)
+        one = names.index(method)
+        other = names.index(baseline)
         share = self.estimate(
             lambda scores, weights: _share_below(self._sign * (scores[one] - scores[other]))
         ).contrast({0: 1.0})
@@ -147,7 +148,7 @@ class Cells:
         A method is told from it if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
         """
         names = sorted(self.scores, key=lambda name: -self._sign * self.mean(name).value)
-        best, others = names[0], names[1:]
+        best, *others = names
         tests = sorted((self._p_value(best, other), other) for other in others)
         behind: set[str] = set()
         for k, (p, other) in enumerate(tests):

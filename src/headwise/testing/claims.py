@@ -121,7 +121,8 @@ def bytes_as_the_card_says(method: AnyMethod) -> None:
                 formula = getattr(type(method), f"traffic_{way}")
                 if formula == "?":  # depends on the data
                     continue
-                promised, counted = 4 * evaluate(formula, values), nbytes(record)
+                promised = 4 * evaluate(formula, values)
+                counted = nbytes(record)
                 text = (
                     f"traffic_{way} is {formula!r}, which is {promised:g} bytes, but {counted} were sent by {variant}"
                 )

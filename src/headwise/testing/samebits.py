@@ -52,7 +52,8 @@ def company_does_not_matter(method: AnyMethod) -> None:
 
 def pool_is_serial(method: AnyMethod) -> None:
     """One or two worker processes, and threads, give the same bits as a single process."""
-    choice, plan = Choice.parse(method, "method"), reference_plan(method)
+    choice = Choice.parse(method, "method")
+    plan = reference_plan(method)
     text = "gives another result than one process"
     for workers, nervous in ((1, False), (2, True)):
         with closing(Pool(plan, partial(rebuild_plan, choice.name, dict(choice.options), nervous), workers)) as pool:
