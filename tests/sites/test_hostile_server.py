@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from federations import write_site
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
 from superlink import SuperLink, connected, echo, identity  # noqa: F401 (the last is a fixture)
@@ -19,6 +22,7 @@ from superlink import SuperLink, connected, echo, identity  # noqa: F401 (the la
 from headwise.disk.jsontext import to_json
 from headwise.errors import ConfigError
 from headwise.sites.keys import write_node_key
+from headwise.sites.server.control import site_name
 from headwise.sites.site.running import RunningSite, site_status
 from headwise.sites.site.worker import Activity, update_activity
 from headwise.sites.transport import node
@@ -190,12 +194,34 @@ def test_the_status_shows_no_escape_and_keeps_only_sense(tmp_path: Path) -> None
             update_activity(Activity(), order, 2, "")
 
 
+def make_compressed_keys() -> tuple[bytes, bytes]:
+    """A private and a public key whose points are marked as compressed, which `cryptography` does not read."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    point = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    begin, *lines, end = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).splitlines()
+    private = base64.b64decode(b"".join(lines))
+    kind, text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()
+    compressed = b"\x02" + point[1:]
+    return (
+        b"\n".join([begin, base64.b64encode(private.replace(point, compressed)), end, b""]),
+        kind + b" " + base64.b64encode(base64.b64decode(text).replace(point, compressed)),
+    )
+
+
 def test_a_key_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: No such file"):
         read_site_key(tmp_path)
     (tmp_path / "site.key").write_text("no key")
     with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: "):
         read_site_key(tmp_path)
+    private, public = make_compressed_keys()
+    (tmp_path / "site.key").write_bytes(private)
+    with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: Need uncompressed point"):
+        read_site_key(tmp_path)
+    (tmp_path / "site.key.pub").write_bytes(public)
+    with pytest.raises(ConfigError, match=r"site.key.pub is not a public key"):
+        site_name(tmp_path / "site.key.pub")
     (tmp_path / "site.key").unlink()
+    (tmp_path / "site.key.pub").unlink()
     write_node_key(tmp_path / "site.key")
     assert read_site_key(tmp_path).curve.name == "secp384r1"

@@ -134,7 +134,7 @@ def site_name(key: Path) -> str:
         data = file.read(MOST_KEY)
     try:
         load_ssh_public_key(data)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{key} is not a public key: give the site.key.pub of headwise site init.") from error
     words = data.decode(errors="replace").split(maxsplit=2)
     if len(words) == 3:

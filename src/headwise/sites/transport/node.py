@@ -92,7 +92,7 @@ def read_site_key(home: Path) -> ec.EllipticCurvePrivateKey:
     path = home / "site.key"
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path} can't be read as this site's key: {why}.") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
