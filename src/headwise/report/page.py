@@ -32,6 +32,9 @@ from .results import Setting
 from .tables import Table, tabulate_differences, tabulate_results
 from .words import describe_clients, describe_failures, describe_results
 
+SIDE = 420
+"""of a picture of samples, in pixels"""
+MARGIN = 12
 SCRIPTS = ("core.js", "charts.js", "costs.js", "panels.js")
 ASSETS = Path(__file__).parent / "assets"
 PARTS = {
@@ -39,6 +42,8 @@ PARTS = {
     "accuracy": "Accuracy",
     "clients": "Clients",
     "partition": "Who holds what",
+    "confusion": "Confusion of classes",
+    "features": "Features",
     "traffic": "What travels",
     "federation": "Federation",
     "inside": "Inside the methods",
@@ -54,6 +59,32 @@ class Captioned(NamedTuple):
     table: Table
 
 
+class Scatter(NamedTuple):
+    """Samples in two dimensions, coloured by class."""
+
+    caption: str
+    points: Sequence[tuple[float, float, int]]
+    classes: Sequence[str]
+
+    def circles(self) -> list[tuple[float, float, int]]:
+        """The points within the picture, whose sides are `SIDE` long."""
+        axes = [[point[axis] for point in self.points] for axis in (0, 1)]
+        low = [min(values) for values in axes]
+        width = [max(max(values) - min(values), 1e-30) for values in axes]
+        room = SIDE - 2 * MARGIN
+        return [
+            (
+                round(MARGIN + room * (x - low[0]) / width[0], 1),
+                round(SIDE - MARGIN - room * (y - low[1]) / width[1], 1),
+                label,
+            )
+            for x, y, label in self.points
+        ]
+
+    def legend(self) -> list[tuple[int, str]]:
+        return [(k, self.classes[k]) for k in sorted({label for *_, label in self.points})]
+
+
 def write_page(
     settings: Sequence[Setting],
     out: Path,
@@ -61,12 +92,16 @@ def write_page(
     *,
     overview: Captioned | None = None,
     tried: Sequence[Captioned] = (),
+    confusions: Sequence[Sequence[Captioned]] = (),
+    scatters: Sequence[Sequence[Scatter]] = (),
 ) -> Path:
     """Write the page; `damaged` has a sentence for each run that could not be read.
 
-    Of a grid, `overview` is above all settings, and `tried` has a table for each of them.
+    Of a grid, `overview` is above all settings, and `tried` has a table for each of them. `confusions` and `scatters`
+    have what was asked for of each setting.
     """
-    write_bytes(out, render(settings, damaged=damaged, overview=overview, tried=tried).encode())
+    text = render(settings, damaged=damaged, overview=overview, tried=tried, confusions=confusions, scatters=scatters)
+    write_bytes(out, text.encode())
     return out
 
 
@@ -83,23 +118,31 @@ def render(
     damaged: Sequence[str] = (),
     overview: Captioned | None = None,
     tried: Sequence[Captioned] = (),
+    confusions: Sequence[Sequence[Captioned]] = (),
+    scatters: Sequence[Sequence[Scatter]] = (),
 ) -> str:
     data = page_data(settings)
     sites = [tabulate_sites(run for line in s.lines for run in line.runs) for s in settings]
     judged = {s.metric.label for s in settings}
     metric = judged.pop() if len(judged) == 1 else "score"
-    shows = any(line["inside"] for setting in data for line in setting["lines"])
+    is_shown = {
+        "inside": any(line["inside"] for setting in data for line in setting["lines"]),
+        "federation": any(sites),
+        "confusion": any(confusions),
+        "features": any(scatters),
+    }
     return render_page(
         title=page_title(settings),
         subtitle=_subtitle(settings),
         metric=metric,
-        parts={
-            k: v
-            for k, v in (PARTS | {"accuracy": capitalize(metric)}).items()
-            if {"inside": shows, "federation": any(sites)}.get(k, True)
-        },
+        parts={k: v for k, v in (PARTS | {"accuracy": capitalize(metric)}).items() if is_shown.get(k, True)},
         settings=[
-            {**_section(s, [*tried[k : k + 1]]), "sites": rows}
+            {
+                **_section(s, tried[k : k + 1]),
+                "sites": rows,
+                "confusions": confusions[k] if confusions else (),
+                "scatters": scatters[k] if scatters else (),
+            }
             for k, (s, rows) in enumerate(zip(settings, sites, strict=True))
         ],
         overview=overview,
@@ -126,6 +169,7 @@ def render_page(
         capitalize=capitalize,
         federation_head=FEDERATION_COLUMNS,
         manifest=lambda run: to_json(run.manifest, indent=1, ensure_ascii=False),
+        side=SIDE,
         version=__version__,
     )  # fmt: skip
 

@@ -19,6 +19,8 @@ Table = tuple[list[str], list[list[str]]]
 """headings, and rows of cells"""
 
 WORST = WORST_DECILE.name
+MOST_CLASSES = 20
+"""in a table of confusions"""
 COSTS = ["KB up / round", "KB down", "s / round"]
 
 
@@ -63,6 +65,24 @@ def tabulate_differences(setting: Setting) -> Table | None:
         rows.append([name, *difference, f"{likely[name]:.0%}"])
     unit = ", points" if setting.metric.form is percent else ""
     return ["method", f"behind{unit}", "95 % interval", "told apart (5 %, Holm)", "probability of being best"], rows
+
+
+def tabulate_confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Table:
+    """True classes by predicted ones; of many classes, the pairs that are confused most often."""
+    if len(classes) <= MOST_CLASSES:
+        rows = [
+            [name, *map(str, row), _share(row[k], sum(row))]
+            for k, (name, row) in enumerate(zip(classes, counts, strict=True))
+        ]
+        return ["class", *classes, "right"], rows
+    pairs = [(n, i, j) for i, row in enumerate(counts) for j, n in enumerate(row) if i != j and n]
+    worst = sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2]))[:MOST_CLASSES]
+    rows = [[classes[i], classes[j], str(n), _share(n, sum(counts[i]))] for n, i, j in worst]
+    return ["class", "taken for", "samples", "of the class"], rows
+
+
+def _share(part: int, whole: int) -> str:
+    return percent(part / whole) if whole else ""
 
 
 def in_points(metric: Metric, gain: float) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ...errors import ConfigError
-from ..options import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
+from ..options import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER, moved_option
+
+if TYPE_CHECKING:
+    from ...report.page import Captioned, Scatter
+    from ...report.results import Setting
 
 
 @click.command(name="report")
@@ -18,6 +23,10 @@ from ..options import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 @click.option("--caption", help="caption of a LaTeX table")
 @click.option("--label", help="label of a LaTeX table, for example tab:results")
 @click.option("--figures", type=OUTPUT_FOLDER, help="folder for figures as SVG and PDF")
+@click.option("--confusion", is_flag=True, help="also show which classes each method confuses, in its first run")
+@click.option("--features", metavar="NAME", help="also show this client's features in two dimensions")
+@click.option("--projection", default="pca", show_default=True, help="of features: pca, or tsne with scikit-learn")
+@moved_option
 def command(
     runs: tuple[Path, ...],
     out: Path | None,
@@ -26,6 +35,10 @@ def command(
     caption: str | None,
     label: str | None,
     figures: Path | None,
+    confusion: bool,
+    features: str | None,
+    projection: str,
+    data_dir: Path | None,
 ) -> None:
     """Make one page of RUNS, folders of runs or comparisons. Runs that differ only in their seed become one line.
 
@@ -53,10 +66,43 @@ def command(
 
         lines += write_figures(settings, figures, names)
     if out is not None or (form is None and figures is None):
-        lines.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged)}.")
+        confusions = [_tabulate_confusions(s, data_dir) for s in settings] if confusion else []
+        scatters = [_draw_features(s, features, projection, data_dir) for s in settings] if features else []
+        page = out or Path("report.html")
+        lines.append(
+            f"The report is in {write_page(settings, page, damaged, confusions=confusions, scatters=scatters)}."
+        )
     for line in lines:
         click.echo(line, err=table is not None)
     click.echo(table, nl=False)
+
+
+def _tabulate_confusions(setting: Setting, data_dir: Path | None) -> list[Captioned]:
+    from ...exports.run_models import Models
+    from ...exports.views import count_confusion
+    from ...report.page import Captioned
+    from ...report.tables import tabulate_confusion
+
+    tables: list[Captioned] = []
+    for line in setting.ranking:
+        counts = count_confusion(Models(line.runs[0], data_dir))
+        caption = f"{line.name}: test samples of each class (rows), by the class that clients' models predict"
+        tables.append(Captioned(caption, tabulate_confusion(counts, setting.classes or ())))
+    return tables
+
+
+def _draw_features(setting: Setting, client: str, projection: str, data_dir: Path | None) -> list[Scatter]:
+    from ...exports.run_models import Models
+    from ...exports.views import map_features
+    from ...report.page import Scatter
+
+    scatters: list[Scatter] = []
+    for line in setting.ranking:
+        run = line.runs[0]
+        shown = map_features(Models(run, data_dir), run.number_of(client), projection)
+        caption = f"{line.name}: features of client {shown.client}'s test samples ({shown.how})"
+        scatters.append(Scatter(caption, shown.points, setting.classes or ()))
+    return scatters
 
 
 @click.command(name="cite")
