@@ -30,10 +30,16 @@ from numpy64 import (
     train,
 )
 from tiny import bench, plan_of, run
+from torch import nn
 
 from headwise.contract.averaging import Shared
+from headwise.engine.client.client_bench import ClientBench
 from headwise.methods.fedas import FedAS, Own
 from headwise.methods.fedper import FedPer
+from headwise.models.split import SplitModel
+from headwise.params import Params
+from headwise.settings.options import Kernels, Train
+from headwise.testing.toy import toy_plan
 
 LR, EPOCHS, ALIGN_LR = 0.5, 2, 0.2
 
@@ -53,20 +59,21 @@ def trace(w: Weights, x: Array, y: Labels, fisher: str) -> float:
     return sum(squared(gradient(w, x[[i]], y[[i]])) for i in range(len(y))) / len(y)
 
 
-@pytest.mark.parametrize("fisher", ["samples", "batches"])
-def test_two_rounds(fisher: Any) -> None:
+@pytest.mark.parametrize(("fisher", "first"), [("samples", False), ("batches", False), ("batches", True)])
+def test_two_rounds(fisher: Any, first: bool) -> None:
+    """With `align_first`, even the first body moves: its features are not yet the means of their classes."""
     body, last = only(START, BODY), list[Weights]()
     own = [START] * 3
     for t in (1, 2):
         begun = [body | only(w, HEAD) for w in own]
-        if t > 1:
+        if t > 1 or first:
             begun = [align(w, old, *c, epochs=1) for w, old, c in zip(begun, own, CLIENTS, strict=True)]
         own = [train(w, *c, LR, EPOCHS) for w, c in zip(begun, CLIENTS, strict=True)]
         traces = [trace(w, *c, fisher) for w, c in zip(own, CLIENTS, strict=True)]
         body = mean([only(w, BODY) for w in own], traces)
         last = own
     assert max(traces) > 2 * min(traces)  # the weights matter
-    end = run(plan_of(FedAS(align_lr=ALIGN_LR, fisher=fisher), rounds=2, epochs=EPOCHS))
+    end = run(plan_of(FedAS(align_lr=ALIGN_LR, fisher=fisher, align_first=first), rounds=2, epochs=EPOCHS))
     close(end.server.w, body)
     for c, w in enumerate(last):
         close(end.states[c].me.w | end.states[c].me.h, w)
@@ -104,3 +111,18 @@ def test_without_alignment_and_with_equal_traces_it_is_fedper() -> None:
     close(mine.server.w, {k: t.double().numpy() for k, t in per.server.w.items()})
     for c in range(3):
         close(mine.states[c].me.h, {k: t.double().numpy() for k, t in per.states[c].me.h.items()})
+
+
+def test_gradients_of_single_samples_go_through_convolutions() -> None:
+    """Where the native kernels replace torch's: `torch.func` can't look into them."""
+    layers = (nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.ReLU())
+    m = SplitModel(nn.Sequential(*layers), nn.Linear(4, 4))
+    traces = list[float]()
+    both: tuple[Kernels, ...] = ("fast", "plain")
+    for kernels in both:
+        plan = toy_plan(FedAS(), models=[m], rounds=1, train=Train(batch=4, lr=1e-9), kernels=kernels)
+        local = ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
+        method = FedAS()
+        traces.append(method.local_update(method.client_init(local), Shared(m.params("body")), local).up.trace)
+    assert traces[0] > 0
+    np.testing.assert_allclose(traces[0], traces[1], rtol=1e-4)

@@ -170,10 +170,10 @@ def tgp_step(net: Weights, protos: Array, y: Labels, margin: float, lr: float) -
     return {k: v - lr * slopes[k] for k, v in net.items()}
 
 
-@pytest.mark.parametrize("most", [100.0, 0.2])
-def test_fedtgp(most: float) -> None:
+@pytest.mark.parametrize(("most", "prototypes"), [(100.0, "after"), (0.2, "after"), (100.0, "before")])
+def test_fedtgp(most: float, prototypes: Any) -> None:
     """Two rounds; all class means fit in one batch of the server. The margin is of the classes' mean prototypes."""
-    lam, method = 0.7, FedTGP(lam=0.7, most=most, epochs=5, server_lr=0.3)
+    lam, method = 0.7, FedTGP(lam=0.7, most=most, epochs=5, server_lr=0.3, prototypes=prototypes)
     plan = plan_of(method, rounds=2, epochs=EPOCHS, lr=LR)
     net = arrays(method.server_init(ServerBench(plan, 0)).net)
     own, margins = [START] * 3, list[float]()
@@ -182,11 +182,13 @@ def test_fedtgp(most: float) -> None:
         protos = hidden @ net["2.weight"].T + net["2.bias"]
         sent = list[tuple[Array, int]]()
         for c, (x, y) in enumerate(CLIENTS):
+            before = own[c]
             for _ in range(EPOCHS):
                 made = forward(own[c], x)
                 df = 2 * lam * (made.f - protos[y]) / made.f.size if t > 1 else 0.0
                 own[c] = step(own[c], backward(own[c], x, made, (softmax(made.z) - onehot(y)) / len(y), df), LR)
-            sent += [(p, s) for s, p in class_means(forward(own[c], x).f, y).items()]
+            counted = own[c] if prototypes == "after" else before
+            sent += [(p, s) for s, p in class_means(forward(counted, x).f, y).items()]
         means, labels = np.stack([p for p, _ in sent]), np.array([s for _, s in sent])
         centres = [means[labels == s].mean(0) for s in range(3)]
         apart = [[np.sqrt(((a - b) ** 2).sum()) for b in centres if b is not a] for a in centres]

@@ -14,8 +14,8 @@ https://openaccess.thecvf.com/content/CVPR2024/html/Yang_FedAS_Bridging_Inconsis
 As its authors' code (https://github.com/xiyuanyang45/FedAS, `clientas.py`, `serveras.py`), with the abstract; the
 numbers are ours. Departs from it: the code sums the squared norms of the gradients of batch means, which is (2) for
 batches of one sample only, and counts larger clients more (`fedas@code`). It aligns in batches of 16, here in the
-run's; its clients align one shared object in turn, here each its own copy. A client that never trained has nothing to
-align to. A round whose traces are all 0 takes the plain mean.
+run's; its clients align one shared object in turn, here (and in PFLlib) each its own copy. A client that never trained
+aligns to nothing, in the code to the initial body (`align_first`). A round whose traces are all 0 takes the plain mean.
 """
 
 from collections.abc import Sequence
@@ -60,12 +60,14 @@ class FedAS(Method[Shared, Own, Shared, Up]):
     traffic_down = "F"
     traffic_up = "F + 1"
     cost = 3
-    presets = {"code": {"fisher": "batches"}}
+    presets = {"code": {"fisher": "batches", "align_first": True}}
 
     align_lr: NonNegative = 0.01
     """learning rate of the alignment; 0 starts from the body as it was sent"""
     align_epochs: EpochsOrNone = 1
     """epochs of the alignment"""
+    align_first: bool = False
+    """(code) align also in a client's first round, to the means of the initial body's features"""
     fisher: Literal["samples", "batches"] = "samples"
     """the trace is the mean over samples, or (code) a sum over the gradients of batch means"""
 
@@ -92,9 +94,10 @@ class FedAS(Method[Shared, Own, Shared, Up]):
     def _align(self, me: Own, down: Shared, local: Local) -> SplitModel:
         """The client's head on the shared body, whose features have moved towards those of its last one."""
         m = local.model(down.w | me.h)
-        if me.w is None or not self.align_lr:
+        if not self.align_lr or (me.w is None and not self.align_first):
             return m
-        target = local.class_means(local.model(me.w | me.h).body).table(local.classes)
+        last = local.init() if me.w is None else local.model(me.w | me.h)
+        target = local.class_means(last.body).table(local.classes)
 
         def distance(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1): every class of a batch counts the same
             share = y.bincount(minlength=local.classes)[y].reciprocal()

@@ -10,8 +10,8 @@ https://arxiv.org/abs/2311.14975
     mu         mu           weight of a batch in the running mean
 
 This is FedAvg+DBE as its authors' code (https://github.com/TsingZ0/DBE, `clientDBE.py`, `serverDBE.py`): before the
-first round, each client trains the initial model for an epoch without DBE, sends the running mean of its features, and
-drops what it trained; MR is half the mean squared distance; the running mean starts anew in each round.
+first round, each client trains the initial model like in a round, but without DBE, sends the running mean of its
+features, and drops what it trained; MR is half the mean squared distance; the running mean starts anew in each round.
 
 Departs from the paper: the authors' script takes kappa = 50 at a rate of 0.005; our kappa suits a rate of 0.1.
 """
@@ -71,7 +71,7 @@ class FedDBE(Method[Global, Feature, Global, Shared]):
             running.update(z)
             return local.loss_of(m.head(z), y)
 
-        local.sgd(m, epochs=1, loss=loss)  # Algorithm 1, initialization: only zbar_i^g stays of this epoch
+        local.sgd(m, loss=loss)  # Algorithm 1, initialization: only zbar_i^g stays of these epochs
         return Feature(running.mean)
 
     def use_census(self, server: Global, replies: Sequence[Reply[Feature]], central: Central) -> Global:

@@ -14,12 +14,15 @@ Data and Model Heterogeneity in Federated Learning*, AAAI 2024. https://arxiv.or
 
 As its authors' code (https://github.com/TsingZ0/FedTGP, `servertgp.py`, `clienttgp.py`); the numbers are ours.
 
-Departs from it: clients predict with their heads (code: by the nearest global prototype); its script takes lambda = 10
-and far more epochs of the server. A margin needs two classes in a round, or else it is tau.
+Departs from it: class means are of the trained model; the code reads the client's model from disk before it stores what
+it trained, and so sends those of the model before (`fedtgp@code`). Clients predict with their heads (code: by the
+nearest global prototype). Its script takes lambda = 10 and far more epochs of the server. A margin needs two classes in
+a round, or else it is tau.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,9 +60,12 @@ class FedTGP(Method[Server, OwnModel, Prototypes, ClassMeans]):
     traffic_up = "c * (K + 1)"
     cost = 1.4
     heterogeneous = "same head"
+    presets = {"code": {"prototypes": "before", "lam": 10.0}}
 
     lam: NonNegative = 1.0
     """weight of staying near the global prototypes; 0 is local training"""
+    prototypes: Literal["after", "before"] = "after"
+    """the class means are of a client's model after its training or (code) before it"""
     most: Positive = 100.0
     """largest margin"""
     epochs: Count = 100
@@ -103,8 +109,9 @@ class FedTGP(Method[Server, OwnModel, Prototypes, ClassMeans]):
             f = m.body(x)
             return local.loss_of(m.head(f), y) + pull * mse_loss(f, down.means[y])
 
+        before = local.class_means(m.body) if self.prototypes == "before" else None
         local.sgd(m, loss=loss)
-        return Update(local.class_means(m.body), OwnModel(m.state()), m)
+        return Update(before or local.class_means(m.body), OwnModel(m.state()), m)
 
     def _margin(self, means: Tensor, labels: Tensor) -> float:
         """delta: of the mean prototypes of the round's classes."""
