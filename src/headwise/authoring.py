@@ -11,7 +11,7 @@ from __future__ import annotations
 from .contract.averaging import Averaged, Averaging, GlobalModel, Shared
 from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, split_epochs
 from .contract.kept import OwnBody, OwnHead, OwnModel
-from .contract.method import Method, Optimizers, Reply, Sums, TaskName, Update, join_by_training
+from .contract.method import Method, Reply, Update, join_by_training
 from .models.split import Composed, SplitModel, has_batchnorm, split_norms
 from .params import (
     Params,
@@ -47,7 +47,6 @@ __all__ = [
     "Natural",
     "NonNegative",
     "Nothing",
-    "Optimizers",
     "OwnBody",
     "OwnHead",
     "OwnModel",
@@ -60,8 +59,6 @@ __all__ = [
     "Share",
     "Shared",
     "SplitModel",
-    "Sums",
-    "TaskName",
     "Unit",
     "Update",
     "descend",

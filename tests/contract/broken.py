@@ -422,7 +422,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     Disguised: ("differs from Standalone", "the models they would have alone"),
     DisguisedAndSlow: ("differs from Standalone", "makes no difference to any other"),
     OtherRecord: ("records round-trip", "whose up is a Shared, but returned one with an Own"),
-    WrongStays: ("card", "stays is 'nothing', but it keeps Head"),
+    WrongStays: ("card", "stays is 'nothing', but it keeps OwnHead"),
     WrongTravels: ("card", "travels is 'head', but it sends Nothing down and Nothing up"),
     WrongLeaves: ("card", "uploaded_fields names ..w"),
     WrongShows: ("card", "shows names ..me.w"),
