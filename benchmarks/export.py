@@ -29,7 +29,9 @@ import numpy as np, onnxruntime
 for folder in sys.argv[1:]:
     x = np.load(f"{folder}/x.npy")
     begun = time.process_time()
-    onnx = onnxruntime.InferenceSession(f"{folder}/onnx/model.onnx").run(["probabilities"], {"x": x})[0]
+    session = onnxruntime.InferenceSession(f"{folder}/onnx/model.onnx")
+    x = x.astype(np.float32) if session.get_inputs()[0].type == "tensor(float)" else x
+    onnx = session.run(["probabilities"], {"x": x})[0]
     took = time.process_time() - begun
     np.savez(f"{folder}/said.npz", onnx=onnx, took=took)
 assert not [name for name in sys.modules if name.startswith(("headwise", "torch"))]
