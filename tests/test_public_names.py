@@ -17,6 +17,7 @@ from data_frames import Frame
 ORDER = (
     *("Experiment", "run", "Run", "resume", "compare", "choose", "tune", "fit"),
     *("TrainedModel", "load_model", "Models", "split", "HeadwiseError"),
+    *("PersonalizedClassifier", "PersonalizedRegressor"),
 )
 """later examples use what earlier ones made"""
 
@@ -28,10 +29,11 @@ def hospitals() -> dict[str, Any]:
     y = np.where(x[:, 0] > 0, "ill", "healthy")
     x[:, 0] += np.where(y == "ill", 2.0, -2.0)
     columns = {f"x{k}": [*x[:, k]] for k in range(3)}
-    frame = Frame(**columns, hospital=[f"h{i % 3}" for i in range(60)], ill=[*y])
+    names = [f"h{i % 3}" for i in range(60)]
+    frame = Frame(**columns, hospital=names, ill=[*y])
     patients = np.array([[-3.0, 0.0, 0.0], [3.0, 0.0, 0.0]])
     return {
-        **{"x": x, "y": y, "x2": x + 0.1, "y2": y, "frame": frame, "nn": nn},
+        **{"x": x, "y": y, "x2": x + 0.1, "y2": y, "frame": frame, "nn": nn, "hospitals": names},
         **{"patients": patients, "diagnoses": np.array(["healthy", "ill"])},
     }
 

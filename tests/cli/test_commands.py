@@ -221,7 +221,7 @@ def test_compare_gives_a_table_and_does_not_repeat_itself(headwise: Headwise, he
         assert line["pre"]["std"] == pytest.approx(abs(lasts[0] - lasts[1]) / 2**0.5)
     assert {p.name for p in (here / "table").iterdir()} == {
         "fedavg-d0-s0", "fedavg-d1-s1", "standalone-d0-s0", "standalone-d1-s1", "comparison.json", "table.md",
-        "report.html",
+        "table.tex", "report.html",
     }  # fmt: skip
     partitions = {hw.Run(p.parent).manifest["partition"]["hash"] for p in here.glob("table/*/manifest.json")}
     assert len(partitions) == 2, "all methods share the partition of a draw"

@@ -240,8 +240,9 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         models_: the model of each group, as `Run.model` returns it.
 
     Example:
-        >>> model = PersonalizedClassifier("fedah", rounds=20)  # doctest: +SKIP
-        >>> model.fit(X, y, groups=hospital).predict(X_new, groups=hospital_new)  # doctest: +SKIP
+        >>> model = PersonalizedClassifier("fedah", rounds=20)
+        >>> model.fit(x, y, groups=hospitals).predict(patients, groups=["h0", "h1"])
+        array(['healthy', 'ill'], dtype='<U7')
     """
 
     _kind: ClassVar[type[TaskKind]] = Classification
@@ -281,8 +282,9 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
     Parameters and attributes are those of `PersonalizedClassifier`; y may have several columns.
 
     Example:
-        >>> model = PersonalizedRegressor("fedper", lr=0.05)  # doctest: +SKIP
-        >>> model.fit(X, y, groups=airport).score(X_new, y_new, groups=airport_new)  # doctest: +SKIP
+        >>> model = PersonalizedRegressor("fedper", lr=0.05, rounds=20)
+        >>> model.fit(x, x[:, 0], groups=hospitals).predict(patients, groups=["h0", "h1"]).shape
+        (2,)
     """
 
     _kind: ClassVar[type[TaskKind]] = Regression
