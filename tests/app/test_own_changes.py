@@ -93,7 +93,7 @@ def test_a_session_has_its_own_functions(tmp_path: Path, monkeypatch: pytest.Mon
     ("name", "said"),
     [
         ("flipp", "train.augment[0] is 'flipp': did you mean 'flip'?"),
-        (3, "train.augment[0] is a int, but must be flip or crop, or a function."),
+        (3, "train.augment[0] is a int, but must be flip, crop, erase or a function."),
         ("own_changes:none", "train.augment is 'own_changes:none', but own_changes has no function or class 'none'."),
         ("no_module:f", "train.augment is 'no_module:f', but there is no module 'no_module'."),
         (own_changes.longer, "which returned x as torch.float32 of shape [16, 3], but must return torch.float32 of "

@@ -98,7 +98,7 @@ class Augmentation(Parsed):
             title = str(getattr(value, "__name__", type(value).__name__))
             return cls(name) if name else cls(f"{SESSION}{title}", value)
         if not isinstance(value, str):
-            raise ConfigError(f"{at} is a {type(value).__name__}, but must be {' or '.join(BUILT_IN)}, or a function.")
+            raise ConfigError(f"{at} is a {type(value).__name__}, but must be {', '.join(BUILT_IN)} or a function.")
         place, colon, function = value.rpartition(":")
         if not (colon and place and function.isidentifier()) and value not in BUILT_IN and SESSION not in value:
             own = "A function of your own is written as package.module:function or file.py:function"
