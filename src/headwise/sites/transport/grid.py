@@ -37,7 +37,7 @@ def client_app(open_site: Callable[[Mapping[str, Any]], AnswerMessage]) -> Clien
 
     def reply(message: Message, context: Context) -> Message:
         answer = open_site(context.node_config)
-        return answer_message(message, answer)
+        return answer_message(message, answer, message)
 
     app.train()(reply)
     app.query()(reply)
@@ -162,9 +162,10 @@ def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> Serv
     return app
 
 
-def answer_message(message: Message, answer: AnswerMessage) -> Message:
+def answer_message(message: Message, answer: AnswerMessage, head: Message) -> Message:
+    """The reply to a message; `head` has its number, which a message that was fetched by itself lacks."""
     content = answer(message.metadata.message_type, from_content(message.content))
-    return Message(to_content(content), reply_to=message)
+    return Message(to_content(content), reply_to=head)
 
 
 def refuse_message(message: Message, why: str) -> Message:

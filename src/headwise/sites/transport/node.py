@@ -167,7 +167,7 @@ class NodeConnection:
         try:
             self._check_app(head.metadata.run_id)
             message = self._fetch(head.metadata.run_id, tree)
-            return answer_message(message, self._answer)
+            return answer_message(message, self._answer, head)
         except LOST:
             raise
         except HeadwiseError as error:
