@@ -51,6 +51,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "data show": {**{k: v for k, v in SMALL.items() if k not in ("model", "rounds")}, "out": "page.html"},
     "data init": {"path": "patients.csv", "clients": "hospital", "target": "ill", "out": "new.toml"},
     "data check": {"file": "patients.toml"},
+    "data import": {"layout": "pfllib", "folder": "folder", "out": "imported"},
+    "league": {"methods": "fedavg", "draws": "2", "out": "leagued", "no_run": True, **QUIET},
     "list": {"kind": "methods"},
     "describe": {"what": "fedavg"},
     "site review": {"config": "sites.toml", "folder": "site"},
@@ -71,8 +73,8 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 """parameters with which each verb works; the fixture `room` creates what they name"""
 PATIENTS = 'format = "csv"\npath = "patients.csv"\nclient = "hospital"\ntarget = "ill"\n[features]\nnumber = ["age"]\n'
-REFUSED_ANYWAY = {"site export", "site adapt", "site erase", "predict", "evaluate", "adapt"}
-"""because the site has no run, the folder no model or offer, and the run other inputs than the table"""
+REFUSED_ANYWAY = {"site export", "site adapt", "site erase", "predict", "evaluate", "adapt", "data import"}
+"""because the site has no run, the folder no model, offer or clients, and the run other inputs than the table"""
 
 PATHS = {
     "missing": "not/there", "a folder": "folder", "a file": "file", "in a file": "file/x",

@@ -34,6 +34,7 @@ class SuperLink:
         self.waiting = [Message(to_content(each), dst_node_id=7, message_type="train") for each in waiting]
         self.objects: dict[str, bytes] = {}
         self.apps = self.pulled = 0
+        self.announced = ""
         self._app, self._sent = app, dict[str, bytes]()
 
     def callbacks(self) -> tuple[Any, ...]:
@@ -44,7 +45,9 @@ class SuperLink:
             return None
         message = self.waiting.pop(0)
         self.objects = {k: each.deflate() for k, each in get_all_nested_objects(message).items()}
-        return message, get_object_tree(message)
+        tree = get_object_tree(message)
+        self.announced = tree.object_id
+        return message, tree
 
     def pull(self, run: int, number: str) -> bytes:
         self.pulled += len(self.objects[number])

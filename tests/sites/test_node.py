@@ -60,6 +60,7 @@ def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None
     line = connected(link, echo)
     assert line.answer_next()
     assert from_content(link.answer().content) == ("train: one", [each[::-1] for each in records])
+    assert link.answer().metadata.reply_to_message_id == link.announced, "or the server waits forever"
     assert line.answer_next()
     assert from_content(link.answer().content).text == "train: two"
     assert not line.answer_next(), "nobody asks any more"
