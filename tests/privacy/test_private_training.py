@@ -182,8 +182,8 @@ def test_what_is_not_allowed_is_refused(name: str, task: str) -> None:
     bench = QUIET.bench(plan, Newer(plan, 0, 1, purpose=task, kept=Params(), trained=0), task)
     with pytest.raises(AccountingError, match="only plain training protects single examples"):
         getattr(bench, name)
-    with pytest.raises(AttributeError, match="no 'labels'"):
-        getattr(bench, "labels")  # noqa: B009
+    with pytest.raises(AttributeError, match="no 'drawn'"):
+        getattr(bench, "drawn")  # noqa: B009
     assert (bench.client, bench.n, bench.lr) == (0, 13, plan.experiment.train.lr)
 
 

@@ -65,7 +65,6 @@ def read_csv(path: Path) -> list[Result]:
     data = read_bytes(path)
     if len(data) > LARGEST:
         raise RunError(f"{path} is larger than {LARGEST:,} bytes: it is not the table of a league.")
-    csv.field_size_limit(LARGEST)
     try:
         head, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
         if tuple(head) != COLUMNS or any(len(row) != len(head) for row in rows):
