@@ -210,7 +210,7 @@ MINE = [
     (
         "from dataclasses import dataclass\nfrom headwise.authoring import *\n@dataclass(frozen=True)\n"
         "class Mine(Averaging[Nothing]):\n    x: int = 3",
-        "Mine does not define client_init, local_update, personalize",
+        "Mine does not define local_update",
     ),
 ]
 
