@@ -48,7 +48,7 @@ def judge(group: Group, others: list[Group], budget: str, out: Path) -> list[str
     tried = len({name.rpartition("/")[2].rpartition("-d")[0] for name in journal["seconds"] if "/" in name})
     near = "no" if method in group.near else "yes"
     return [
-        *(group.name, answer["pick"], group.order[0], near, f"{100 * group.regret(method):.1f}"),
+        *(group.name, answer["pick"], group.cells.ranking[0], near, f"{100 * group.regret(method):.1f}"),
         *(str(runs), str(tried), str(answer["draws"]), answer["words"][0].partition(":")[0]),
     ]
 

@@ -17,7 +17,8 @@ from headwise.league.federations import find_federations
 from headwise.league.play import DRAWS
 from headwise.league.portfolio import order_portfolio
 from headwise.league.standings import Standings, federation_table, standings_of
-from headwise.league.table import LOCAL, read_csv, to_csv
+from headwise.league.table import read_csv, to_csv
+from headwise.report.recommendation import LOCAL
 from headwise.report.tables import Table, to_markdown
 from headwise.settings.names import list_names
 

@@ -75,7 +75,7 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for home, name in [
         (launch, "drive"),
-        (reproduce, "run_or_resume"),
+        (reproduce, "run_to_end"),
         (auditing, "invert_gradients"),
         (control, "run_server"),
         (RunningSite, "run"),

@@ -8,7 +8,6 @@ folder: its decisions are in choose.json, its runs beside it.
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from ..disk.files import read_json, write_bytes, write_json
+from ..disk.paths import folder_name
 from ..engine.events import Event, RoundEnded
 from ..errors import ConfigError, HeadwiseError, RunError, pluralize
 from ..report.page import render_recommendation
@@ -34,7 +34,7 @@ from ..stats.paired import Cells
 from . import registry
 from .code import collect_code
 from .compare import read_base
-from .launch import data_folder, run_or_resume
+from .launch import InterruptedRunError, data_folder, run_to_end
 from .prepare import plan_for, prepare
 from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, with_validation
 
@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def folder(self) -> str:
-        return re.sub(r"[^\w.=-]+", "-", self.name)
+        return folder_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -317,9 +317,9 @@ class _Race:
             run = self._complete(entry, self.experiment_of(entry, draw), self.folder / "runs" / key)
             if not run.last_scores("val").get("pre"):
                 raise RunError("it diverged: no client has a score on validation samples.")
+        except InterruptedRunError:
+            raise
         except HeadwiseError as error:
-            if isinstance(error, _InterruptedError):
-                raise
             self.journal["left_out"][entry.name] = str(error)
             self.note()
             return
@@ -333,12 +333,9 @@ class _Race:
                 raise BudgetSpentError
 
         with self.watch(f"{entry.name}, draw {experiment.data_seed}") as observers:
-            run = run_or_resume(experiment, folder, data_dir=self.data_dir, observers=[*observers, stop_in_time])
-        if not run.complete:
-            raise _InterruptedError(
-                f"{run.path} ended early ({run.ended}): choose again into {self.folder} to continue."
-            )
-        return run
+            observers = [*observers, stop_in_time]
+            again = f"choose again into {self.folder}"
+            return run_to_end(experiment, folder, again, data_dir=self.data_dir, observers=observers)
 
     # -- the race
 
@@ -431,8 +428,7 @@ class _Race:
             return {}
         if result.best is result.start:
             return {}
-        changed = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in result.best["settings"].items()}
-        return {"name": f"{entry.name}, tuned", "method": entry.method, "settings": changed}
+        return {"name": f"{entry.name}, tuned", "method": entry.method, "settings": result.best_settings}
 
     def decide(self) -> None:
         """Further draws for all that are left; whoever is clearly behind drops out."""
@@ -505,10 +501,5 @@ class _Race:
         form = self.metric.form
         names = [name for name, by_draw in self.runs.items() if FIRST in by_draw]
         cells = self.cells(names, [FIRST])
-        ordered = sorted(names, key=lambda name: -self.metric.gain(cells.mean(name).value, 0.0))
-        rows = [[name, form(cells.mean(name).value), form(cells.worst_tenth(name).value)] for name in ordered]
+        rows = [[name, form(cells.mean(name).value), form(cells.worst_tenth(name).value)] for name in cells.ranking]
         return ["method", "validation, mean client", "worst tenth"], rows
-
-
-class _InterruptedError(RunError):
-    """A run was interrupted; the race continues in its folder."""

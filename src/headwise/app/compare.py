@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..disk.files import write_bytes, write_json
+from ..disk.paths import folder_name
 from ..engine.events import Observer
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
 from ..report.page import Captioned, capitalize, write_page
@@ -38,7 +38,7 @@ from .grid import (
     tabulate_federations,
     tabulate_points,
 )
-from .launch import data_folder, free_folder, run_or_resume
+from .launch import data_folder, free_folder, run_to_end
 from .prepare import prepare
 from .tune import Watch, with_validation
 
@@ -171,9 +171,9 @@ def compare(
         for method, experiment, name in listed:
             others = track(folder / name)
             with watch(_title(method, experiment, (*federation, *point))) as observers:
-                run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
-            if not run.complete:
-                raise RunError(f"{run.path} ended early ({run.ended}): compare again into {folder} to continue.")
+                again = f"compare again into {folder}"
+                observers = [*observers, *others]
+                run = run_to_end(experiment, folder / name, again, data_dir=data_dir, observers=observers)
             done.setdefault((federation, point, method), []).append(run)
     comparison = _join(folder, done, base.evaluate.validation if len(points) > 1 else None)
     _write(comparison)
@@ -246,7 +246,7 @@ def _cells(
 
     Seeds move with the draw, so that no two draws share an initial model.
     """
-    labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
+    labels = {folder_name(m): m for m in methods}
     if len(labels) < len(methods) or not labels:
         raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
     registry.make("method", base.method)  # replaced below, but still checked

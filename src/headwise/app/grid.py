@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ..disk.files import digest
+from ..disk.paths import folder_name
 from ..errors import ConfigError
 from ..log.metrics import Metric
 from ..report.results import FEDERATION, Line
@@ -101,8 +101,7 @@ def format_point(point: Point) -> str:
 def folder_of(point: Point) -> str:
     """The name of the folder of a point's runs; empty for the only point."""
     text = ", ".join(f"{name}={value}" for name, value in point)
-    plain = re.sub(r"[^\w.=-]+", "-", text)[:80]
-    return f"{plain}-{digest(text.encode())[:6]}" if point else ""
+    return f"{folder_name(text)[:80]}-{digest(text.encode())[:6]}" if point else ""
 
 
 def choose_best(cells: Sequence[GridCell], metric: Metric) -> GridCell:

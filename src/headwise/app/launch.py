@@ -223,6 +223,18 @@ def run_or_resume(
     return resume(out, data_dir=data_dir, observers=observers, backend=backend, **own_objects(now))
 
 
+class InterruptedRunError(RunError):
+    """The user, or a limit of the run's own, ended it early; it continues where it stopped."""
+
+
+def run_to_end(experiment: Experiment, out: Path, again: str, **options: Any) -> Run:
+    """`run_or_resume`; raises if the run ended early: `again` says how to continue."""
+    run = run_or_resume(experiment, out, **options)
+    if not run.complete:
+        raise InterruptedRunError(f"{run.path} ended early ({run.ended}): {again} to continue.")
+    return run
+
+
 @contextmanager
 def set_aside(folder: Path, overwrite: bool) -> Iterator[None]:
     """Move the run in this folder aside: it is deleted once a new one has started there, or else moved back."""

@@ -23,7 +23,7 @@ from ..seeds import seed_of
 from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import difference
 from .code import collect_code
-from .launch import data_folder, free_folder, run_or_resume
+from .launch import data_folder, free_folder, run_to_end
 from .prepare import prepare
 from .registry import make, resolve_all
 from .space import Dimension, find_space
@@ -60,6 +60,11 @@ class Tuning:
     @property
     def best(self) -> dict[str, Any]:
         return best_trial(self.trials, self.metric)
+
+    @property
+    def best_settings(self) -> dict[str, Any]:
+        """Those of the best trial, to three digits."""
+        return {k: float(_short(v)) if isinstance(v, float) else v for k, v in self.best["settings"].items()}
 
     @property
     def start(self) -> dict[str, Any]:
@@ -145,9 +150,8 @@ def tune(
         with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge:
             judge.catch_up(folder)
             experiment = _with_settings(search.base, settings)
-            run = run_or_resume(experiment, folder, data_dir=data_dir, observers=[*observers, judge.observe])
-            if not run.complete:
-                raise RunError(f"{run.path} ended early ({run.ended}): tune again into {search.folder} to continue.")
+            again = f"tune again into {search.folder}"
+            run = run_to_end(experiment, folder, again, data_dir=data_dir, observers=[*observers, judge.observe])
             judge.finish(run)
     return search.finish()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +97,11 @@ def behind_links(path: Path) -> Path:
     if kind is not None and kind != stat.S_IFREG:
         raise _unwritable(path, f"it is {_KINDS[kind]}, not a file")
     return Path(os.path.realpath(path))
+
+
+def folder_name(text: str) -> str:
+    """The text as the name of a folder: whatever is unusual in a name becomes a hyphen."""
+    return re.sub(r"[^\w.=-]+", "-", text)
 
 
 def draft_of(path: Path) -> Path:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..engine.client.scoring import compute_outputs
+from ..engine.host import move_to
 from ..errors import ConfigError, RunError
 from ..runs.query import client_label
 from ..tasks.registry import kind_of
@@ -36,7 +37,7 @@ def count_confusion(models: Models) -> list[list[int]]:
     for client in range(len(models.plan.data)):
         test = models.plan.data.client(client).test
         if len(test.y):
-            predictions = _apply(models.of(client).module, test.x).argmax(1)
+            predictions = _apply(models, models.of(client).module, test.x).argmax(1)
             np.add.at(counts, (test.y.numpy(), predictions.numpy()), 1)
     return counts.tolist()
 
@@ -53,16 +54,16 @@ def map_features(models: Models, client: int, projection: str = "pca") -> Featur
     test = models.plan.data.client(client).test
     if len(test.y) < 3:
         raise RunError(f"client {name} has {len(test.y)} test samples, but a picture needs at least 3.")
-    features = _apply(body, test.x[:MOST]).flatten(1).double().numpy()
+    features = _apply(models, body, test.x[:MOST]).flatten(1).double().numpy()
     places, how = _project_with_tsne(features) if projection == "tsne" else _project_with_pca(features)
     points = [(float(x), float(y), int(label)) for (x, y), label in zip(places, test.y, strict=False)]
     return FeatureMap(name, how, points)
 
 
-@torch.no_grad()
-def _apply(module: nn.Module, x: Tensor) -> Tensor:
-    device = next((p.device for p in module.parameters()), x.device)
-    return module(x.to(device)).cpu()
+def _apply(models: Models, module: nn.Module, x: Tensor) -> Tensor:
+    """In batches, as evaluations do."""
+    plan = models.plan
+    return compute_outputs(module, move_to(x, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
 
 
 def _check_classes(models: Models) -> None:

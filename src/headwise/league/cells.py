@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import tempfile
@@ -14,12 +13,13 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from .. import __version__
-from ..app.code import collect_code
-from ..app.launch import run_or_resume
+from ..app.code import RunCode, collect_code
+from ..app.launch import InterruptedRunError, run_to_end
 from ..app.registry import find, resolve_all
 from ..app.tune import tune
 from ..disk.files import digest, read_json, write_json
 from ..disk.jsontext import to_json
+from ..disk.paths import folder_name
 from ..errors import HeadwiseError, RunError
 from ..log.metrics import Metric
 from ..runs.manifest import describe_machine
@@ -44,10 +44,15 @@ class LeagueCell:
     setting: Kind = "default"
 
     @property
+    def code(self) -> RunCode:
+        """Of the user and of Headwise, as far as it decides the result; read anew, since a user may edit it."""
+        return collect_code(self.federation.experiment(self.method, 0))
+
+    @property
     def name(self) -> str:
         """Of its method, as a file name; an edited file of a user's own gets another one."""
-        code = collect_code(self.federation.experiment(self.method, 0)).label
-        return re.sub(r"[^\w.=-]+", "-", self.method) + (f"-{code}" if code else "")
+        label = self.code.label
+        return folder_name(self.method) + (f"-{label}" if label else "")
 
     def path(self, folder: Path) -> Path:
         return folder / "cells" / self.federation.name / f"{self.name}-{self.setting}-d{self.draw}.json"
@@ -129,7 +134,7 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         "family": family,
         "setting": cell.setting,
         "draw": cell.draw,
-        "numerics": collect_code(cell.federation.experiment(cell.method, 0)).numerics,
+        "numerics": cell.code.numerics,
         "federation_hash": hash_of(cell.federation),
         "machine": describe_machine(),
     }
@@ -140,9 +145,7 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         settings = tuned_settings(cell, folder, data_dir) if cell.setting == "tuned" else {}
         experiment = with_settings(resolve_all(cell.federation.experiment(cell.method, cell.draw)), settings)
         began = time.process_time()
-        run = run_or_resume(experiment, place, data_dir=data_dir)
-        if not run.complete:
-            raise InterruptedRunError(f"{place} ended early ({run.ended}): repeat the command to continue.")
+        run = run_to_end(experiment, place, "repeat the command", data_dir=data_dir)
         result = Result(**about, settings=settings, **measure(run, experiment, time.process_time() - began))
     except InterruptedRunError:
         raise
@@ -154,10 +157,6 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
     if not keep:
         shutil.rmtree(place, ignore_errors=True)
     return result
-
-
-class InterruptedRunError(RunError):
-    """The user stopped a run; the cell is run again."""
 
 
 def measure(run: Run, experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -214,7 +213,6 @@ def tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, 
     with tempfile.TemporaryDirectory() as home:
         base = cell.federation.experiment(cell.method, TUNING_DRAW)
         result = tune(base, trials=TRIALS, out=Path(home) / "tune", data_dir=data_dir)
-    changed = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in result.best["settings"].items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, changed)
-    return changed
+    write_json(path, result.best_settings)
+    return result.best_settings

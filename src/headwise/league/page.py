@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
-from ..report.page import ASSETS, script_safe
+from ..report.page import read_asset, script_safe, templates_in
+from ..report.recommendation import LOCAL
 from .cells import LeagueCell, Result
 from .standings import RIVALS, Standings, federation_table, standings_of
-from .table import LOCAL, Group
+from .table import Group
 
 HOME = Path(__file__).parent
 
@@ -23,20 +23,21 @@ def render(
 ) -> str:
     """The standings, a table per federation, what is missing and the commands that run it."""
     standings = standings_of(results)
-    environment = Environment(
-        loader=FileSystemLoader(HOME), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("page.html.j2").render(
-        words=standings.words(),
-        overview=standings.overview(),
-        families=standings.by_family(),
-        groups=[(group, *federation_table(group)) for group in standings.groups],
-        names=sorted({*standings.families.values()}),
-        data=script_safe(page_data(standings)),
-        missing=[cell.command for cell in missing],
-        left_out=left_out or {},
-        css=Markup((ASSETS / "report.css").read_text(encoding="utf-8")),
-        version=__version__,
+    return (
+        templates_in(HOME)
+        .get_template("page.html.j2")
+        .render(
+            words=standings.words(),
+            overview=standings.overview(),
+            families=standings.by_family(),
+            groups=[(group, *federation_table(group)) for group in standings.groups],
+            names=sorted({*standings.families.values()}),
+            data=script_safe(page_data(standings)),
+            missing=[cell.command for cell in missing],
+            left_out=left_out or {},
+            css=Markup(read_asset("report.css")),
+            version=__version__,
+        )
     )
 
 

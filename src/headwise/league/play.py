@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..app.code import collect_code
 from ..app.prepare import prepare
 from ..app.registry import resolve
 from ..disk.files import explain_write_errors, write_bytes
@@ -71,17 +70,13 @@ def play(
     cells = [LeagueCell(f, name, draw, s) for draw in draws for s in settings for f in able for name in names]
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    missing = [cell for cell in cells if not cell.path(folder).exists()]
-    for cell in cells:
-        if cell.path(folder).exists():
-            _check_same(cell, folder)
-    if run:
-        for k, cell in enumerate(missing):
-            result = run_cell(cell, folder, data_dir, keep=keep)
-            note(f"{k + 1} of {len(missing)}: {_describe(cell, result)}")
-        missing = []
-    done = [read_result(cell.path(folder)) for cell in cells if cell.path(folder).exists()]
-    return League(tuple(done), tuple(missing), left_out)
+    results = [_read_cell(cell, folder) for cell in cells]
+    missing = [k for k, result in enumerate(results) if result is None]
+    for done, k in enumerate(missing if run else ()):
+        result = results[k] = run_cell(cells[k], folder, data_dir, keep=keep)
+        note(f"{done + 1} of {len(missing)}: {_describe(cells[k], result)}")
+    left = tuple(cell for cell, result in zip(cells, results, strict=True) if result is None)
+    return League(tuple(result for result in results if result), left, left_out)
 
 
 def write_league(league: League, folder: Path) -> None:
@@ -98,15 +93,19 @@ def _why_left_out(federation: Federation, data_dir: Path) -> str:
     return ""
 
 
-def _check_same(cell: LeagueCell, folder: Path) -> None:
-    """Refuse a folder whose cells were run on another federation, or by code that computes something else."""
-    before = read_result(cell.path(folder))
+def _read_cell(cell: LeagueCell, folder: Path) -> Result | None:
+    """Its result in this folder; refuses that of another federation, or of code that computes something else."""
+    path = cell.path(folder)
+    if not path.exists():
+        return None
+    before = read_result(path)
     now = {
         "federation_hash": hash_of(cell.federation),
-        "numerics": collect_code(cell.federation.experiment(cell.method, 0)).numerics,
+        "numerics": cell.code.numerics,
     }
     if differ := [name for name, value in now.items() if getattr(before, name) != value]:
-        raise ConfigError(f"{cell.path(folder)} has another {differ[0].replace('_', ' ')}: choose another --out.")
+        raise ConfigError(f"{path} has another {differ[0].replace('_', ' ')}: choose another --out.")
+    return before
 
 
 def _describe(cell: LeagueCell, result: Result) -> str:

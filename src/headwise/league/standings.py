@@ -12,13 +12,14 @@ import numpy as np
 
 from ..errors import pluralize
 from ..log.metrics import percent
+from ..report.recommendation import FINE_TUNED, LOCAL
 from ..report.tables import Table
 from ..stats.paired import EQUAL, FEW, Cells, Interval
 from ..stats.ranks import adjust_by_holm, rank, signed_rank_p
 from .cells import Result
-from .table import LOCAL, TUNED_GLOBAL, Group, entry_of, group_results
+from .table import Group, entry_of, group_results
 
-RIVALS = (LOCAL, TUNED_GLOBAL)
+RIVALS = (LOCAL, FINE_TUNED)
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def federation_table(group: Group) -> Table:
     head = ["method", group.metric.heading, "95 % interval", "ahead of local training", "worst tenth", "worse off"]
     head += ["new, 0 epochs", "new, 5 epochs", "KB down", "KB up", "CPU s"]
     rows: list[list[str]] = []
-    for name in group.order:
+    for name in group.cells.ranking:
         value, low, high = group.cells.mean(name)
         lead = group.lead(name, LOCAL)
         worse = group.cells.worse_off(name, LOCAL).value if lead is not None and name != LOCAL else None

@@ -21,8 +21,6 @@ from ..log.metrics import Metric, metrics
 from ..stats.paired import EQUAL, Cells, Interval
 from .cells import COLUMNS, Result
 
-LOCAL = "standalone"
-TUNED_GLOBAL = "fedavg-ft"
 LARGEST = 1 << 28
 """bytes of a CSV"""
 TEXTS = (
@@ -151,11 +149,6 @@ class Group:
         return Cells(scores, weights, self.first.same_clients, more_is_better=self.first.better == "up")
 
     @cached_property
-    def order(self) -> list[str]:
-        """Best first."""
-        return sorted(self.scored, key=lambda name: -self.metric.gain(self.cells.mean(name).value, 0.0))
-
-    @cached_property
     def near(self) -> list[str]:
         """Those that can't be told from the best, which is the first."""
         return self.cells.not_worse_than_best(EQUAL)
@@ -166,7 +159,7 @@ class Group:
 
     def regret(self, name: str) -> float:
         """How far it is behind the best."""
-        return self.cells.difference(self.order[0], name).value
+        return self.cells.difference(self.cells.ranking[0], name).value
 
     def mean(self, name: str, column: str) -> float | None:
         """Of a column over the draws."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import fmean, median
 
 from ..app.compare import Watch
-from ..app.launch import data_folder, run_or_resume
+from ..app.launch import data_folder, run_to_end
 from ..disk.files import explain_write_errors, write_bytes, write_json
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError
 from ..log.metrics import ACCURACY
 from ..log.schema import Seconds, figures
 from ..report.page import write_page
@@ -83,9 +83,8 @@ def reproduce(
         title = f"{number + 1}/{len(waiting)} {cell.method}, {cell.column}, seed {cell.experiment.seed}{rest}"
         with watch(title) as observers:
             experiment = on_workers(cell.experiment, workers)
-            run = run_or_resume(experiment, cells / cell.folder, data_dir=data_dir, observers=observers)
-        if not run.complete:
-            raise RunError(f"{run.path} ended early ({run.ended}): run the same command again to continue.")
+            folder = cells / cell.folder
+            run_to_end(experiment, folder, "run the same command again", data_dir=data_dir, observers=observers)
         done += left[number]
         table = _write(ask, cells, exact, command, out)
     if finished := [f for cell in cells_of(ask) if is_finished(f := cells / cell.folder)]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
@@ -155,16 +155,16 @@ def render(
 def render_page(
     *, parts: dict[str, str], data: Any, live: Live | None = None, damaged: Sequence[str] = (), **more: Any
 ) -> str:
-    return _templates().get_template("page.html.j2").render(
+    return templates_in(ASSETS).get_template("page.html.j2").render(
         **more,
         live=live,
         damaged=damaged,
         parts=parts.items(),
         has_lines="accuracy" in parts,
         data=script_safe(data),
-        css=Markup(_asset("report.css")),
-        echarts=Markup(_asset("vendor/echarts.min.js")),
-        script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
+        css=Markup(read_asset("report.css")),
+        echarts=Markup(read_asset("vendor/echarts.min.js")),
+        script=Markup("\n".join(read_asset(name) for name in SCRIPTS)),
         again=command_of,
         capitalize=capitalize,
         federation_head=FEDERATION_COLUMNS,
@@ -176,35 +176,39 @@ def render_page(
 
 def render_sections(settings: Sequence[Setting]) -> str:
     """Only the summary, for updates of a live page."""
-    return _templates().get_template("sections.html.j2").render(settings=[_section(s) for s in settings])
+    return templates_in(ASSETS).get_template("sections.html.j2").render(settings=[_section(s) for s in settings])
 
 
 def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
-    return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
+    return (
+        templates_in(ASSETS)
+        .get_template("list.html.j2")
+        .render(root=root, rows=rows, css=Markup(read_asset("report.css")))
+    )
 
 
 def render_quality(**more: Any) -> str:
     """How good one model is."""
-    template = _templates().get_template("quality.html.j2")
-    return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
+    template = templates_in(ASSETS).get_template("quality.html.j2")
+    return template.render(**more, css=Markup(read_asset("report.css")), version=__version__)
 
 
 def render_table(title: str, intro: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """One table, with a sentence about it."""
-    template = _templates().get_template("table.html.j2")
-    return template.render(title=title, intro=intro, head=head, rows=rows, css=Markup(_asset("report.css")))
+    template = templates_in(ASSETS).get_template("table.html.j2")
+    return template.render(title=title, intro=intro, head=head, rows=rows, css=Markup(read_asset("report.css")))
 
 
 def render_recommendation(answer: Recommendation, folder: Path, seconds: float) -> str:
     """Which method to use: the answer, what decided, everything that was tried, and the commands to repeat it."""
-    return _templates().get_template("choice.html.j2").render(
+    return templates_in(ASSETS).get_template("choice.html.j2").render(
         title=f"Which method for {answer.setting.title}?",
         words=answer.words(),
         tables=[(_decided(answer), *answer.table()), ("The first draw of everything that was tried", *answer.screened)],
         best=str(folder / "best.toml"),
         commands=answer.commands(),
         minutes=f"{seconds / 60:.1f}",
-        css=Markup(_asset("report.css")),
+        css=Markup(read_asset("report.css")),
         version=__version__,
     )  # fmt: skip
 
@@ -268,13 +272,13 @@ def _without_blanks(table: Table, lines: int) -> Table:
 
 
 @cache
-def _templates() -> Environment:
-    loader = PackageLoader("headwise.report", "assets")
+def templates_in(folder: Path) -> Environment:
+    loader = FileSystemLoader(folder)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 @cache
-def _asset(name: str) -> str:
+def read_asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 

@@ -23,7 +23,8 @@ from .words import NAMED, describe_difference, points
 
 LOCAL = "standalone"
 GLOBAL = "fedavg"
-YARDSTICKS = (LOCAL, GLOBAL, "fedavg-ft")
+FINE_TUNED = "fedavg-ft"
+YARDSTICKS = (LOCAL, GLOBAL, FINE_TUNED)
 """always compared: local training, one global model, and that model fine-tuned by each client"""
 SPREAD = 0.05
 """share of the spread over clients that makes no difference in practice, of metrics that are not in per cent"""
@@ -71,12 +72,6 @@ class Recommendation:
         return practical_equality(self.validation, self.metric)
 
     @cached_property
-    def validation_order(self) -> list[str]:
-        """All lines, best first."""
-        cells = self.validation
-        return sorted(cells.scores, key=lambda name: -self.metric.gain(cells.mean(name).value, 0.0))
-
-    @cached_property
     def near(self) -> list[str]:
         """The lines that can't be told from the best, which is the first."""
         return self.validation.not_worse_than_best(self.equal)
@@ -85,7 +80,7 @@ class Recommendation:
     def level(self) -> list[str]:
         """The lines at most one standard error behind the best, or as little as makes no difference."""
         cells = self.validation
-        best = self.validation_order[0]
+        best = self.validation.ranking[0]
         slack = {name: max(cells.standard_error(best, name), self.equal) for name in self.near}
         return [name for name in self.near if cells.difference(best, name).value <= slack[name]]
 
@@ -111,7 +106,7 @@ class Recommendation:
         return self._best_of(GLOBAL)
 
     def _best_of(self, method: str) -> str | None:
-        return next((name for name in self.validation_order if self.method_of(name) == method), None)
+        return next((name for name in self.validation.ranking if self.method_of(name) == method), None)
 
     def traffic(self, name: str) -> float:
         """Bytes per round over all clients, up and down."""
@@ -154,7 +149,7 @@ class Recommendation:
         head = ["method", "validation, mean client", "worst tenth", "best, or as good", "worse than local training"]
         head += ["test, mean client", "KB / round", "s / round"]
         rows: list[list[str]] = []
-        for name in self.validation_order:
+        for name in self.validation.ranking:
             worse_off = "" if self.local in (None, name) else f"{cells.worse_off(name, self.local).value:.0%}"
             test = form(self.test.mean(name).value) if name in self.test.scores else ""
             measured = [form(cells.mean(name).value), form(cells.worst_tenth(name).value), f"{likely[name]:.0%}"]
@@ -164,7 +159,7 @@ class Recommendation:
 
     def commands(self) -> list[str]:
         """One per line, of its first draw."""
-        return [command_of(self.lines[name].runs[0]) for name in self.validation_order]
+        return [command_of(self.lines[name].runs[0]) for name in self.validation.ranking]
 
     def words(self) -> list[str]:
         """The answer."""
@@ -186,7 +181,7 @@ class Recommendation:
         local = self.local
         score = f"gives the mean client {self._tested(pick)}"
         if pick == local:
-            others = [name for name in self.validation_order if self.method_of(name) != LOCAL]
+            others = [name for name in self.validation.ranking if self.method_of(name) != LOCAL]
             if not others:
                 return f"Local training {score}; no other method ended."
             lead = describe_difference(self.validation, self.metric, others[0], pick)

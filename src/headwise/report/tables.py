@@ -54,7 +54,7 @@ def tabulate_differences(setting: Setting) -> Table | None:
     cells = setting.cells(lines) if len(lines) > 1 else None
     if cells is None or not cells.repeated:
         return None
-    best = max(lines, key=lambda line: setting.metric.gain(cells.mean(line.name).value, 0.0)).name
+    best = cells.ranking[0]
     near = cells.not_worse_than_best()
     likely = cells.best_probabilities()
     rows: list[list[str]] = []

@@ -102,6 +102,11 @@ class Cells:
     def mean(self, method: str) -> Interval:
         return self.means.contrast({[*self.scores].index(method): 1.0})
 
+    @cached_property
+    def ranking(self) -> list[str]:
+        """The methods by their means, the best first."""
+        return sorted(self.scores, key=lambda name: -self._sign * self.mean(name).value)
+
     def difference(self, one: str, other: str) -> Interval:
         """How far one method is ahead of another."""
         return self.means.contrast(self._lead(one, other))
@@ -147,8 +152,7 @@ class Cells:
 
         A method is told from it if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
         """
-        names = sorted(self.scores, key=lambda name: -self._sign * self.mean(name).value)
-        best, *others = names
+        best, *others = self.ranking
         tests = sorted((self._p_value(best, other), other) for other in others)
         behind: set[str] = set()
         for k, (p, other) in enumerate(tests):

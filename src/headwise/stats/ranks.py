@@ -27,9 +27,8 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     d = np.array([x for x in differences if x])
     if not d.size:
         return 1.0
-    doubled = np.rint(2 * (len(d) + 1 - rank([abs(x) for x in d]))).astype(
-        int
-    )  # halves of ranks, so that all are whole
+    halves = 2 * (len(d) + 1 - rank([abs(x) for x in d]))  # of ranks, so that all are whole
+    doubled = np.rint(halves).astype(int)
     counts = np.ones(1)
     for r in doubled:  # the number of ways to reach each sum of ranks
         longer = np.zeros(len(counts) + r)
