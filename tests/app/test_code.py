@@ -15,13 +15,16 @@ import pytest
 from torch import nn
 
 import headwise as hw
-from headwise.app.code import CodeChangedError, collect_code, metric_modules, read_code
+from headwise.app.code import NUMERICS, REVISED, CodeChangedError, collect_code, metric_modules, read_code
 from headwise.app.compare import Comparison
 from headwise.cli import cli
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.log.metrics import metrics
 from headwise.runs.manifest import read_manifest
+from headwise.settings.choices import Choice
+from headwise.settings.experiment import Experiment
+from headwise.settings.names import list_names
 
 X = np.random.default_rng(0).standard_normal((40, 3)).astype("float32")
 Y = np.arange(40) % 2
@@ -311,3 +314,12 @@ def test_a_network_that_was_passed_as_an_object_names_its_classes(here: Path) ->
     ((_, code),) = read_code(Path("run"), read_manifest(Path("run")))
     assert [*code.files] == ["own_layers.py"]
     sys.modules.pop("own_layers")
+
+
+def test_a_revised_method_alone_has_another_version() -> None:
+    numbers = {
+        name: collect_code(Experiment(method=Choice.parse(name, "method"))).numerics for name in list_names("method")
+    }
+    assert {*REVISED} <= {*numbers}
+    assert {n - NUMERICS for name, n in numbers.items() if name not in REVISED} == {0}
+    assert {name: numbers[name] - NUMERICS for name in REVISED} == REVISED

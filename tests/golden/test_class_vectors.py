@@ -35,7 +35,7 @@ LR, EPOCHS = 0.5, 2
 
 
 def correct(heads: dict[int, Weights], rate: float) -> dict[int, Weights]:
-    """Row n moves by -rate sum_m (p_mn - [m = n]) w_m; p_m is the softmax of w_m . w_n over m and the rows apart."""
+    """Row n moves by -rate sum_m p_mn w_m, m != n; p_m is the softmax of w_m . w_n over m and the rows apart."""
     rows = [(i, int(c)) for i in heads for c in np.unique(CLIENTS[i][1])]
     w = np.stack([heads[i][V][c] for i, c in rows])
     slope = np.zeros_like(w)
@@ -43,7 +43,7 @@ def correct(heads: dict[int, Weights], rate: float) -> dict[int, Weights]:
         counted = [n for n, (j, d) in enumerate(rows) if n == m or (j != i and d != c)]
         p = softmax((w[counted] @ w[m])[None])[0]
         for n, share in zip(counted, p, strict=True):
-            slope[n] += (share - (n == m)) * w[m]
+            slope[n] += (n != m) * share * w[m]
     moved = {i: {k: t.copy() for k, t in head.items()} for i, head in heads.items()}
     for (i, c), row in zip(rows, w - rate * slope, strict=True):
         moved[i][V][c] = row

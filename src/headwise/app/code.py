@@ -29,7 +29,10 @@ from ..settings.experiment import Experiment
 from ..settings.names import HOME, Kind, plugins
 
 NUMERICS = 1
-"""version of what Headwise itself computes: raised whenever CHANGELOG.md gets an entry under *Changes results*"""
+"""version of what Headwise itself computes; 1 is the first that is published, whatever changed before it. It is raised
+with an entry under *Changes results* in CHANGELOG.md, unless that is about last bits, or about a method in `REVISED`"""
+REVISED = {"fedgc": 1}
+"""how often each of these methods alone has changed: it counts on top, so that cells of all others stay valid"""
 FOLDER = "code"
 """of the copies, below a run's inputs"""
 _LIBRARIES = tuple(
@@ -82,7 +85,8 @@ def collect_code(experiment: Experiment) -> RunCode:
             packages |= _version(place)
         else:
             _add_module(place, files)
-    return RunCode(_name_files(files), packages)
+    name = experiment.method.name.partition("@")[0]
+    return RunCode(_name_files(files), packages, NUMERICS + REVISED.get(name, 0))
 
 
 def store_code(code: RunCode, folder: Path) -> None:

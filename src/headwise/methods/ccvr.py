@@ -11,7 +11,8 @@ NeurIPS 2021. https://arxiv.org/abs/2106.05001
          negative eigenvalues, which rounding or noise can leave, count as 0
     (3)  the classifier is trained on draws from N(mu_c, Sigma_c), with the extractor frozen
 
-From its abstract and FL-bench's file (https://github.com/KarhouTam/FL-bench, `server/ccvr.py`); the numbers are ours.
+From its abstract and FL-bench's files (https://github.com/KarhouTam/FL-bench, `server/ccvr.py` and `client/ccvr.py`);
+the numbers are ours. FL-bench divides a client's covariance by n_kc, but joins them as if by n_kc - 1.
 
 Departs from it: the paper calibrates once, after the last round. Here clients send statistics of the model they were
 sent, so that every round calibrates the model of the round before, exactly; that is the model that clients use.

@@ -14,8 +14,8 @@ From its abstract and PFLlib's file (https://github.com/TsingZ0/PFLlib, `serverc
 the number of clients in a round. Similarity is the cosine of all parameters; PFLlib adds up cosines of pairs of
 tensors. A model whose client failed stays as it was.
 
-Departs from it: models move on by one client per round instead of being shuffled. The acceleration by a first stage
-of plain averaging is left out.
+Departs from it: models move on by one client per round instead of being shuffled (PFLlib: as the clients are drawn).
+The acceleration by a first stage of plain averaging is left out.
 """
 
 from collections.abc import Sequence

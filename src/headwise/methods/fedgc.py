@@ -8,13 +8,15 @@ https://arxiv.org/abs/2112.07246
     lambda     server_lr  rate of the server's correction
 
     (1)  R = sum over the clients i and their classes c of
-         -log(exp(^w_ic . w_ic) / (exp(^w_ic . w_ic) + sum over other clients j and their classes d != c of
+         -log(exp(^w_ic . ^w_ic) / (exp(^w_ic . ^w_ic) + sum over other clients j and their classes d != c of
          exp(^w_ic . w_jd)))
     (2)  after each round, the server takes one step on R: W <- W - lambda dR/dW
 
-From its abstract and PFLlib's file (https://github.com/TsingZ0/PFLlib, `servergc.py`); the numbers are ours. In the
-paper each identity belongs to one client. Where clients share classes, (1) leaves out the others' rows of class c,
-which it would otherwise push apart; PFLlib leaves out all rows of a client that holds c, and divides by the mean row.
+From its abstract, which says that only gradients across clients are added, and PFLlib's file
+(https://github.com/TsingZ0/PFLlib, `servergc.py`); the numbers are ours. The paper's text was not at hand. In it, each
+identity belongs to one client. Where clients share classes, (1) leaves out the others' rows of class c, which it would
+otherwise push apart; PFLlib takes the mean row of class c for ^w_ic, and leaves out all rows of a client that holds c.
+Its server_lr is lambda times the clients' learning rate.
 
 Departs from it: a client's classifier has a row for every class, and only those of its own classes are corrected.
 """
@@ -79,11 +81,12 @@ class FedGC(Method[Server, Nothing, Shared, Shared]):
         clients = torch.tensor([i for i, labels in owned.items() for _ in labels])
         classes = torch.tensor([c for labels in owned.values() for c in labels])
         apart = (clients[:, None] != clients) & (classes[:, None] != classes)
-        counted = apart | torch.eye(len(rows), dtype=torch.bool)
+        own = rows.square().sum(1, keepdim=True)
 
         def regularizer(at: Params) -> Tensor:  # Eq. (1)
-            products = (rows @ at["rows"].T).masked_fill(~counted, float("-inf"))
-            return cross_entropy(products, torch.arange(len(rows)), reduction="sum")
+            others = (rows @ at["rows"].T).masked_fill(~apart, float("-inf"))
+            first = torch.zeros(len(rows), dtype=torch.long)
+            return cross_entropy(torch.cat((own, others), 1), first, reduction="sum")
 
         corrected = Params(rows=rows)
         corrected = step(corrected, gradient(regularizer, corrected), self.server_lr)["rows"]

@@ -12,13 +12,14 @@ https://arxiv.org/abs/2105.10056
          For heads of one layer, the sum is the score of their mean, which is what is computed
     (2)  loss of a client: l + alpha CE(g(G(eps, y)), y)
 
-As PFLlib's file, which refers to its authors' code (https://github.com/TsingZ0/PFLlib, `servergen.py`,
-`clientgen.py`); the numbers are ours.
+As PFLlib's files (https://github.com/TsingZ0/PFLlib, `servergen.py` and `clientgen.py`), with which its authors' code
+(https://github.com/zhuangdizhu/FedGen) was compared; the numbers are ours. The authors' (1) is a mean of each head's
+own loss, weighted by its client's samples of the label. Both draw eps from [0, 1], which they call Gaussian.
 
 Departs from it: labels are those of the round's clients, not of all; in round 1, before the generator has learned,
 clients have no second term. Of heads with several layers, (1) also takes the mean. The generator has no BatchNorm and
-takes plain steps (code: Adam). The paper's term that spreads the generated features, and the decay of alpha over
-rounds in its authors' code, are left out.
+takes plain steps (code: Adam). Of the authors' code, the term that spreads the generated features, the divergence of
+a client's scores from those of generated features of the same labels, and the decay of alpha are left out.
 """
 
 from collections.abc import Sequence

@@ -13,11 +13,12 @@
          energy log mean over pairs of 1 / |beta_i - beta_j|^2
     (4)  then a client draws alpha from the L1 ball of radius rho around beta_i, and uses beta_i to predict
 
-From its abstract and FL-bench's file (https://github.com/KarhouTam/FL-bench, `server/floco.py`); the numbers are ours.
+From its abstract and its authors' code (https://github.com/dennis-grinwald/floco, `server/floco.py`; FL-bench's file
+has the same simplex and projection); the numbers are ours.
 
-Departs from it: round tau counts as a round (code: everybody trains once more, for (2) only). The whole head is mixed,
-not only its last layer. Clients that were not there in round tau stay at the centre. Floco+, which also trains a
-personal simplex, is left out.
+Departs from it: round tau counts as a round (code: everybody trains once more, for (2) only). The whole head is mixed
+(code: the matrix of its last layer; all endpoints share its bias). Clients that were not there in round tau stay at
+the centre. Floco+, which also trains a personal simplex, is left out.
 """
 
 import math

@@ -11,12 +11,14 @@ https://arxiv.org/abs/2205.03993
     (2)  theta~_i^l = sum_j alpha_ij^l theta_j^l
     (3)  d_i = theta_i - theta~_i after client i's training; HN_i <- HN_i + server_lr (d theta~_i / d HN_i)^T d_i
 
-From its abstract and FL-bench's file (https://github.com/KarhouTam/FL-bench, `server/pfedla.py`); the numbers are
-ours. A layer is all that shares a prefix in the network, such as a weight and its bias. If all weights of a layer are
-0, the client's own counts.
+From its abstract, FL-bench's file (https://github.com/KarhouTam/FL-bench, `server/pfedla.py`) and an earlier one
+of its author (https://github.com/KarhouTam/pFedLA); the numbers are ours. A layer is all that shares a prefix in the
+network, such as a weight and its bias. If all weights of a layer are 0, the client's own counts. (3) lowers the
+client's loss; both codes take the step with the other sign. FL-bench adds d_i to client i's model of the round before.
 
 Departs from it: clients that were drawn together see each other's models of the round before; in FL-bench they train
-one after another. HeurpFedLA, which keeps some layers at the client, is left out.
+one after another. Models count once their clients have taken part, and hypernetworks learn from the second time on.
+HeurpFedLA, which keeps some layers at the client, is left out.
 """
 
 from collections.abc import Mapping, Sequence
