@@ -33,7 +33,7 @@ from headwise.report.figures import FORMATS, PALETTE, STYLE
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import difference
-from headwise.stats.paired import Cells, Interval
+from headwise.stats import Cells, Interval
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 HOME = RESULTS / "claims"

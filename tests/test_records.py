@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headwise import packed as wire
+from headwise import records as wire
 from headwise.params import Params
 from headwise.records import (
     Nothing,

@@ -22,7 +22,7 @@ import headwise as hw
 from headwise.disk.jsontext import to_json
 from headwise.errors import ConfigError, RunError
 from headwise.exports.run_models import Models
-from headwise.packed import Packed, from_bytes, to_bytes
+from headwise.records import Packed, from_bytes, to_bytes
 from headwise.settings.experiment import experiment_from
 
 NAME = "weights.safetensors"

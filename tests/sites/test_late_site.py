@@ -22,7 +22,7 @@ from headwise.engine.joining import join
 from headwise.errors import HeadwiseError, RunError
 from headwise.exports.card import DOWN, write_folder
 from headwise.exports.run_models import Models
-from headwise.packed import Packed, from_bytes, to_bytes
+from headwise.records import Packed, from_bytes, to_bytes
 from headwise.runs.checkpoint import Checkpoints
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names

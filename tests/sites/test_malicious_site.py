@@ -12,7 +12,7 @@ from federations import LocalTransport, experiment, relative_distance, run_deplo
 
 import headwise as hw
 from headwise.errors import ClientError
-from headwise.packed import from_bytes, to_bytes
+from headwise.records import from_bytes, to_bytes
 from headwise.sites.facts import ClientFacts, for_sites
 from headwise.sites.server import nodes, remote
 from headwise.sites.server.nodes import Nodes, Roster

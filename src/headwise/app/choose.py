@@ -30,7 +30,7 @@ from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import Natural, Seeds, convert
 from ..settings.names import list_names
 from ..settings.portfolio import read_portfolio
-from ..stats.paired import Cells
+from ..stats import Cells
 from . import registry
 from .code import collect_code
 from .compare import read_base

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..contract.method import record_types
 from ..errors import ClientError
-from ..packed import DTYPES
 from ..params import Params
-from ..records import Nothing, Record, fields_of, pack
+from ..records import DTYPES, Nothing, Record, fields_of, pack
 from ..settings.options import Faults
 from .client.jobs import Answer, Failure, Job, answer_type
 from .events import ClientDone, ClientFailed, Observer

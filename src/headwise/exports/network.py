@@ -28,7 +28,7 @@ from ..memory import check_memory
 from ..models.base import Model, Task
 from ..models.network import title
 from ..models.split import SplitModel, lay_out
-from ..packed import Packed, from_bytes, to_bytes
+from ..records import Packed, from_bytes, to_bytes
 from ..settings.choices import NETWORK, Choice
 from ..settings.fields import build
 from ..settings.names import find_built_ins

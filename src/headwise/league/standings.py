@@ -14,8 +14,7 @@ from ..errors import pluralize
 from ..log.metrics import percent
 from ..report.recommendation import FINE_TUNED, LOCAL
 from ..report.tables import Table
-from ..stats.paired import EQUAL, FEW, Cells, Interval
-from ..stats.ranks import adjust_by_holm, rank, signed_rank_p
+from ..stats import EQUAL, FEW, Cells, Interval, adjust_by_holm, rank, signed_rank_p
 from .cells import Result
 from .table import Group, entry_of, group_results
 

@@ -18,7 +18,7 @@ from ..disk.files import from_json, read_bytes
 from ..disk.jsontext import csv_cell, to_json
 from ..errors import RunError
 from ..log.metrics import Metric, metrics
-from ..stats.paired import EQUAL, Cells, Interval
+from ..stats import EQUAL, Cells, Interval
 from .cells import COLUMNS, Result
 
 LARGEST = 1 << 28

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import pluralize
 from ..log.metrics import Metric, percent
 from ..log.schema import figures
-from ..stats.paired import EQUAL, FEW, Cells
+from ..stats import EQUAL, FEW, Cells
 from .data import command_of
 from .results import Line, Setting
 from .tables import Table

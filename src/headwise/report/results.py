@@ -19,7 +19,7 @@ from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.manifest import with_relative_paths
 from ..runs.query import Run, client_label, find_runs, title_of
-from ..stats.paired import Cells
+from ..stats import Cells
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..disk.jsontext import csv_cell
 from ..errors import ConfigError, nearest
 from ..log.metrics import WORST_DECILE, Metric, extra_columns, is_majority, percent
-from ..stats.paired import FEW
+from ..stats import FEW
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import pluralize
 from ..log.metrics import ACCURACY, Metric, is_majority, percent
-from ..stats.paired import FEW, Cells
+from ..stats import FEW, Cells
 from .data import client_scores
 from .results import Line, Setting
 

@@ -21,9 +21,8 @@ from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..exports.card import CARD, DOWN, WHOLE, read_any_card, read_file, write_folder
 from ..exports.run_models import Models
-from ..packed import Packed, RecordError, from_bytes, to_bytes
 from ..params import Params
-from ..records import Record, decode, encode, fields_of
+from ..records import Packed, Record, RecordError, decode, encode, fields_of, from_bytes, to_bytes
 from ..runs.files import judge_of
 from ..runs.manifest import name_at_sites
 from ..settings.experiment import experiment_from

@@ -21,9 +21,8 @@ from ..engine.server_bench import ServerBench
 from ..errors import ConfigError
 from ..methods.standalone import Standalone
 from ..models.split import SplitModel
-from ..packed import Packed
 from ..params import Params, mean
-from ..records import Nothing, Record, encode, fields_of, nbytes, pack, unpack
+from ..records import Nothing, Packed, Record, encode, fields_of, nbytes, pack, unpack
 from ..settings.fields import build, check, convert, field_help, field_types
 from .behaviour import need
 from .toy import FEATURES, AnyMethod, Trace, federation, play, reference, remember, toy_plan

@@ -1,16 +1,19 @@
-"""Intervals over draws, seeds and clients: simulated coverage, and quantities computed by hand."""
+"""Intervals over draws, seeds and clients: simulated coverage, and quantities computed by hand.
+
+Ranks, Wilcoxon's test and Holm's rule against SciPy and against counting by hand.
+"""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
 from headwise.errors import ConfigError
-from headwise.stats import student
-from headwise.stats.paired import Cells, Interval
+from headwise.stats import Cells, Interval, adjust_by_holm, rank, signed_rank_p, student_cdf, student_quantile
 
 REPEATS = 1500
 
@@ -142,9 +145,9 @@ def test_methods_are_compared_on_the_same_cells_only() -> None:
 @pytest.mark.parametrize("df", [1, 2, 3.7, 4, 30, 1000])
 def test_students_distribution(df: float) -> None:
     for t in (-8.0, -1.0, 0.0, 0.5, 3.0, 40.0):
-        assert student.cdf(t, df) == pytest.approx(scipy_stats.t.cdf(t, df), abs=1e-10)
+        assert student_cdf(t, df) == pytest.approx(scipy_stats.t.cdf(t, df), abs=1e-10)
     for p in (0.01, 0.3, 0.5, 0.975, 0.999):
-        assert student.quantile(p, df) == pytest.approx(scipy_stats.t.ppf(p, df), rel=1e-8, abs=1e-9)
+        assert student_quantile(p, df) == pytest.approx(scipy_stats.t.ppf(p, df), rel=1e-8, abs=1e-9)
 
 
 def test_where_less_is_better() -> None:
@@ -169,3 +172,37 @@ def test_a_method_is_not_ahead_of_itself() -> None:
     name = next(iter(cells.scores))
     assert cells.difference(name, name) == Interval(0.0, 0.0, 0.0)
     assert cells.standard_error(name, name) == 0
+
+
+def test_ranks_are_those_of_scipy() -> None:
+    scores = [0.3, 0.9, 0.3, 0.1, 0.9, 0.5]
+    assert rank(scores).tolist() == scipy_stats.rankdata([-s for s in scores]).tolist()
+
+
+def test_nan_shares_the_last_ranks() -> None:
+    assert rank([float("nan"), 0.2, float("nan"), 0.1]).tolist() == [3.5, 1, 3.5, 2]
+
+
+@pytest.mark.parametrize("n", [1, 4, 9, 25])
+def test_without_ties_the_p_value_is_that_of_scipy(n: int) -> None:
+    d = np.random.default_rng(n).normal(0.4, 1, n)
+    assert signed_rank_p(d.tolist()) == pytest.approx(scipy_stats.wilcoxon(d, method="exact").pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("d", [[1, 1, -1, 2, 3], [0.5, -0.5, 0.5, 0.5], [2, 2, 2, 2, 2, 2], [-1, 1]])
+def test_with_ties_the_p_value_is_counted_over_all_signs(d: list[float]) -> None:
+    sizes = scipy_stats.rankdata(np.abs(d))
+    sums = [sum(r for r, sign in zip(sizes, signs, strict=True) if sign) for signs in product([0, 1], repeat=len(d))]
+    own = sum(r for r, x in zip(sizes, d, strict=True) if x > 0)
+    tail = min(np.mean([s <= own for s in sums]), np.mean([s >= own for s in sums]))
+    assert signed_rank_p(d) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_zeros_say_nothing() -> None:
+    assert signed_rank_p([0.0, 0.0]) == 1.0
+    assert signed_rank_p([0.0, 1.0, 2.0, -3.0]) == signed_rank_p([1.0, 2.0, -3.0])
+
+
+def test_holm_multiplies_the_smallest_most_and_keeps_the_order() -> None:
+    assert adjust_by_holm({"a": 0.01, "b": 0.5, "c": 0.02}) == pytest.approx({"a": 0.03, "b": 0.5, "c": 0.04})
+    assert adjust_by_holm({"a": 0.03, "b": 0.02}) == pytest.approx({"a": 0.04, "b": 0.04})

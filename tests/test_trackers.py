@@ -50,7 +50,6 @@ def test_unknown_trackers_are_refused(tmp_path: Path) -> None:
 def test_a_missing_package_is_said_before_anything_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"headwise.trackers.{name}_tracker", raising=False)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer" if name == "tensorboard" else name, None)
     with pytest.raises(ConfigError, match=rf"pip install 'headwise\[{name}\]'"):
         make_trackers([name], tmp_path)
