@@ -17,7 +17,7 @@ from headwise.cli.commands.describe import NEEDS
 from headwise.cli.commands.list import method_facts
 from headwise.contract.method import Method, record_types
 from headwise.records import Nothing, Record, fields_of
-from headwise.settings.fields import field_types
+from headwise.settings.fields import field_types, summary_of
 from headwise.settings.names import list_names, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,7 +177,7 @@ def _records(cls: type[Method[Any, Any, Any, Any]]) -> list[tuple[str, str, str]
 def _record(kind: type[Record]) -> tuple[str, str]:
     if kind is Nothing:
         return "", "nothing"
-    return ", ".join(f"`{f}`" for f in fields_of(kind)), inspect.getdoc(kind) or ""
+    return ", ".join(f"`{f}`" for f in fields_of(kind)), summary_of(kind) + "."
 
 
 def _linked(text: str) -> str:

@@ -110,6 +110,7 @@ def test_every_method_is_described(name: str, headwise: Headwise) -> None:
         "client keeps",
     ):
         assert re.search(rf"^{word} +\S", said.out, re.MULTILINE)
+    assert ">>>" not in said.out  # examples of a record's docstring
     for option, text in entry.fields.items():
         assert re.search(rf"^  {option} = ", said.out, re.MULTILINE)
         assert text in said.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,7 @@ from ..contract.method import record_types
 from ..errors import RunError
 from ..records import Record, fields_of
 from ..seeds import seed_of
-from ..settings.fields import field_help
+from ..settings.fields import field_help, summary_of
 from ..tasks.registry import kind_of
 from .findings import Finding
 from .inference import infer_labels, infer_members, requested_shares
@@ -58,7 +57,7 @@ def fields(scene: Scene) -> list[Field]:
 
 def _what(record: type[Record], name: str) -> str:
     """The docstrings of the record and of the field."""
-    text = " ".join((inspect.getdoc(record) or "").split()).rstrip(".")
+    text = summary_of(record)
     more = field_help(record).get(name)
     return f"{text}; {name}: {more}" if more else text
 

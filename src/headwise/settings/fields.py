@@ -160,6 +160,11 @@ def field_help(cls: type) -> dict[str, str]:
     return texts
 
 
+def summary_of(cls: type) -> str:
+    """The first paragraph of a class's docstring as one line, without the full stop."""
+    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()).rstrip(".")
+
+
 def help_in(node: ast.AST) -> dict[str, str]:
     """The strings directly below annotated names in a class body."""
     assert isinstance(node, ast.ClassDef)

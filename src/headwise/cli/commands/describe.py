@@ -12,7 +12,7 @@ import click
 
 from ...app import registry
 from ...errors import ConfigError
-from ...settings.fields import dump, field_help, field_types, type_words
+from ...settings.fields import dump, field_help, field_types, summary_of, type_words
 from ...settings.portfolio import describe_standing
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _fields(record: type[Record]) -> str:
 
     if record is Nothing:
         return "nothing"
-    words = (inspect.getdoc(record) or "").rstrip(".")
+    words = summary_of(record)
     return f"{', '.join(fields_of(record))}: {words[:1].lower()}{words[1:]}"
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from ...privacy.accountant import account
 from ...records import Record, fields_of, nbytes, nbytes_by_field, pack
 from ...settings.choices import Choice
 from ...settings.experiment import Experiment
-from ...settings.fields import field_help
+from ...settings.fields import field_help, summary_of
 from ...tasks.registry import kind_of
 from ..facts import experiment_hash, for_sites, write_for_sites
 from .ledger import Ledger, PrivacySpent, privacy_spent
@@ -117,8 +116,7 @@ def review(study: Experiment, home: Path | None) -> Review:
     experiment = for_sites(study)
     method = type(registry.make("method", experiment.method))
     up = record_types(method).up
-    summary = " ".join((inspect.getdoc(up) or "").split()).rstrip(".")
-    sent = {name: field_help(up).get(name, summary) for name in fields_of(up)}
+    sent = {name: field_help(up).get(name, summary_of(up)) for name in fields_of(up)}
     known = experiment.method.name.partition("@")[0]
     like = known if known in known_audits() else ""
     bare = Review(experiment, sent, method.stays, like=like, attacks=strongest(like, None) if like else ())
