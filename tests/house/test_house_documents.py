@@ -93,3 +93,11 @@ def test_every_entry_can_be_listed(kind: Kind, name: str) -> None:
     entry = registry.read_card(kind, name)
     assert entry.summary.endswith(".")
     assert entry.title
+
+
+@pytest.mark.parametrize("path", METHODS, ids=name_of)
+def test_card_says_what_was_read(path: Path) -> None:
+    """The paper, its abstract, its authors' code or that of others: a link to a paper alone does not tell."""
+    card = " ".join((ast.get_docstring(tree(path)) or "").split())
+    words = ("Read: ", "[Aa]s its authors' code", r"authors' code \(https", "From .* abstract", "were at hand")
+    assert re.search("|".join(words), card)

@@ -10,6 +10,10 @@ All three are updated from their values before the batch: any other order can tu
 
 Departs from the paper: the server weights the w_i by samples, Algorithm 1 takes the plain mean (`apfl@paper`). alpha is
 updated on every batch, at the model's learning rate.
+
+Read: its abstract, its authors' code (https://github.com/MLOPTPSU/FedTorch, `centered/apfl.py`), PFLlib's and
+FL-bench's files. The authors' code mixes outputs instead of parameters, takes the plain mean, and updates alpha on a
+round's first batch only; Algorithm 1 and Section 4.2 are from memory.
 """
 
 from dataclasses import dataclass

@@ -13,6 +13,9 @@ https://arxiv.org/abs/2110.08394
 Departs from the paper: all core models are downloaded, and p_0 with them, because a client doesn't know how many
 samples the others have. By the chain rule a core model moves by p_ii times the gradient, and the personal model by
 p_ii^2, close to zero with many clients; `core_lr = "scaled"` multiplies the rate by N, as PFLlib does.
+
+Read: its abstract and PFLlib's `clientapple.py`; not its authors' code (https://github.com/ljaiverson/pFL-APPLE).
+Numbers of the paper's sections, equations and algorithms are from memory.
 """
 
 import math

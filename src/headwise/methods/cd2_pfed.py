@@ -11,6 +11,8 @@ y_s and y_p are the predictions with the private, or the shared, parameters set 
 are a layer's outputs; the last ones are private. The head's outputs are classes, not channels, so its weight is split
 by input feature and its bias is shared. Departs from the paper, or fills in what we could not find in it (the equation
 number is ours): the private share grows linearly; a channel that turns private starts from its last shared value.
+
+Read: its abstract; no public code was found.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,9 @@ https://arxiv.org/abs/2012.04221
 Departs from the paper: the server weights the w_k by samples, Algorithm 1 takes the plain mean (`ditto@paper`). All of
 v_k's epochs come before those of w, where the authors' code alternates; neither model affects the other within a round.
 Every client has the same lambda; the paper can choose one per client.
+
+Read: its abstract, its authors' code (https://github.com/litian96/ditto), PFLlib's and FL-bench's files; Algorithm and
+equation numbers are from memory.
 """
 
 from dataclasses import dataclass

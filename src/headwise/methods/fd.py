@@ -9,6 +9,9 @@ Non-IID Private Data*, 2018. https://arxiv.org/abs/1811.11479
 
 Departs from the paper: no samples are generated (FAug). Raw logits are averaged, then a softmax turns them
 into targets; without it, as in some public code, training diverges. A client's last message counts until its next.
+
+Read: its abstract, PFLlib's and HtFLlib's files; its authors' code was not found. Numbers of the paper's sections,
+equations and algorithms are from memory.
 """
 
 from collections.abc import Sequence

@@ -16,6 +16,8 @@ and Eq. (5) prints the received theta_G^{t-1} where Section 4.3 has the trained 
 Line 11 may mean one step of mu per batch or per epoch: `mu_step` chooses.
 Momentum and weight decay, if set, apply to the head and the bodies (momentum restarts in each pass, because mixing
 overwrites theta_i), never to mu.
+
+Read: the paper; no public code was found.
 """
 
 from collections.abc import Callable, Sequence

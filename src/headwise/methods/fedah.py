@@ -17,6 +17,8 @@ The paper does not mention BatchNorm. Here, while W and the head are trained, th
 uses the running statistics that this client kept (with `buffers = "all"`, the downloaded ones) and does not change
 them. The authors' code runs both phases in training mode: each batch is normalised by its own statistics, and running
 statistics change in the head phase; in the weight phase only those of a copy do. The body phase is the same in both.
+
+Read: the paper and its authors' code (https://github.com/heyuepeng/FedAH).
 """
 
 from dataclasses import dataclass

@@ -12,6 +12,9 @@ https://arxiv.org/abs/2212.01197
 Departs from the paper: in the first round in which a client's layers differ from the global ones, the weights are
 learned until the standard deviation of the last 10 epochs' mean losses is below `threshold`, for at most `cap` epochs.
 Our p counts layers; the authors' code counts tensors (the weight and bias of one layer are 2).
+
+Read: its abstract and its authors' code (https://github.com/TsingZ0/FedALA). Numbers of the paper's sections, equations
+and algorithms are from memory.
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,9 @@ Departs from the paper: its experiments use alpha_k of 1,000 and more, at which 
 on a model that continues from w_i; our default alpha_k = sigma makes the attention exp(-x / sigma) and keeps the pull.
 Where the others' weights sum to more than one, they are scaled to sum to one. Distances are between parameters, without
 BatchNorm statistics. A client that has not trained yet has the initial model, and is in nobody else's mixture.
+
+Read: its abstract and PFLlib's `clientamp.py`, in which the pull has no gradient; its authors' code was not found. What
+the paper's experiments use is from memory.
 """
 
 import math

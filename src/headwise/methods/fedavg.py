@@ -8,6 +8,8 @@ https://arxiv.org/abs/1602.05629
 
 Departs from the paper: the n_k are normalised over the round's clients, as Algorithm 1 must be read when only some
 clients take part.
+
+Read: its abstract, PFLlib's and FL-bench's files; Algorithm 1 is from memory.
 """
 
 from dataclasses import dataclass

@@ -3,6 +3,9 @@ https://arxiv.org/abs/1910.10252
 
 Training is FedAvg's. Before use, each client copies the global model and trains the copy on its own data; the copy is
 then discarded, so nothing personal is kept. FedALA's tables call it FedAvg-C.
+
+Read: its abstract; FL-bench's files have the same as `finetune_epoch`. Numbers of the paper's sections, equations and
+algorithms are from memory.
 """
 
 from dataclasses import dataclass

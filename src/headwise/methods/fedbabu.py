@@ -9,6 +9,9 @@ https://arxiv.org/abs/2106.06042
 
 Departs from the paper: bodies are weighted by n_i. Before use, each client fine-tunes a copy of the body with the
 common head and then discards it, so nothing personal is kept. A client's model right after training is not fine-tuned.
+
+Read: its abstract and its authors' code (https://github.com/jhoon-oh/FedBABU, `main_fed.py`), which takes the plain
+mean. Numbers of the paper's sections, equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,9 @@ BatchNorm layers are recognised by type, not by "bn" in their name, and stay wha
 Without BatchNorm this is FedAvg.
 
 Departs from the paper: the mean is weighted by n_k, as in FedAvg; Algorithm 1 takes the plain mean (`fedbn@paper`).
+
+Read: its abstract and its authors' code (https://github.com/med-air/FedBN, `fed_digits.py`), which takes the plain
+mean, and recognises BatchNorm by its name; Algorithm 1 is from memory.
 """
 
 from dataclasses import dataclass

@@ -12,6 +12,8 @@ Aggressive Collaboration*, ICCV 2023. https://arxiv.org/abs/2309.11103
 
 (The numbers are ours.) Departs from the paper, in which all clients take part: the mean over all is over the round's
 clients; collaborators can be all that have trained, with their last models and masks.
+
+Read: its abstract and its authors' code (https://github.com/kxzxvbk/Fling, `fedcac_client.py`, `fedcac_group.py`).
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,6 +11,9 @@ Policy*, KDD 2023. https://arxiv.org/abs/2307.01217
 
 Departs from the paper: the policy is sampled (Gumbel-softmax) only in training; evaluation uses the plain softmax. The
 first round's context comes from the initial head; in the public code it is random.
+
+Read: its abstract and its authors' code (https://github.com/TsingZ0/FedCP). Numbers of the paper's sections, equations
+and algorithms are from memory.
 """
 
 from dataclasses import dataclass

@@ -12,6 +12,7 @@ https://arxiv.org/abs/2311.14975
 This is FedAvg+DBE as its authors' code (https://github.com/TsingZ0/DBE, `clientDBE.py`, `serverDBE.py`): before the
 first round, each client trains the initial model like in a round, but without DBE, sends the running mean of its
 features, and drops what it trained; MR is half the mean squared distance; the running mean starts anew in each round.
+The number of the paper's algorithm is from memory.
 
 Departs from the paper: the authors' script takes kappa = 50 at a rate of 0.005; our kappa suits a rate of 0.1.
 """

@@ -11,9 +11,10 @@ https://arxiv.org/abs/2108.10252
     (3)  theta_m: SGD on the mean of q(z=m | x, y) l(theta_m; x, y)
     (4)  prediction: sum_m pi_m softmax(theta_m(x))
 
-Algorithm 1 of the paper, and its authors' code (https://github.com/omarfoq/FedEM, `client.py`, `aggregator.py`); the
-numbers are ours. (1) depends on nothing but the sample and the download, so it is computed anew for each batch instead
-of being stored by sample. A new client only estimates its weights, one turn of (1) and (2) per epoch.
+Algorithm 1 of the paper (from memory), as its authors' code (https://github.com/omarfoq/FedEM, `client.py` and
+`aggregator.py`); the numbers are ours. (1) depends on nothing but the sample and the download, so it is computed anew
+for each batch instead of being stored by sample. A new client only estimates its weights, one turn of (1) and (2) per
+epoch.
 
 Departs from the paper: components start with the same body and different heads. BatchNorm statistics that stay at a
 client are those of the first component.

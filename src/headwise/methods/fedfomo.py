@@ -15,6 +15,9 @@ https://arxiv.org/abs/2012.08565
 Departs from the paper: the M best by P are sent, without its random exploration, except that ties (at first, all) are
 broken at random; a client's own model is always a candidate and never sent back. Where no w_n is positive, Eq. (2)
 keeps theta_i^old, which is trained again; public code continues from theta_i there.
+
+Read: its abstract, its authors' code (https://github.com/NVlabs/FedFomo), PFLlib's and FL-bench's files. The numbers
+are ours.
 """
 
 from collections.abc import Sequence

@@ -10,6 +10,8 @@ https://research-repository.rmit.edu.au/articles/journal_contribution/FedFTHA_A_
 
 Departs from the paper: Eq. (7) prints an update of body and head, but the sentence before it says that only the head is
 updated, as we do. Eq. (8) divides by all N clients; we average over those that have uploaded (see `include_unseen`).
+
+Read: the paper and its authors' code (https://github.com/greenonion16/FedFTHA).
 """
 
 from collections.abc import Sequence

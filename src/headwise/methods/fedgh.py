@@ -8,6 +8,8 @@ https://arxiv.org/abs/2303.13137
     eta_theta header_lr       learning rate of the header
 
 The public code steps the optimiser of another network, so its header never changes; `header_lr = 0` reproduces that.
+
+Read: the paper, its authors' code (https://github.com/LipingYi/FedGH), PFLlib's and HtFLlib's files.
 """
 
 from collections.abc import Iterator, Sequence

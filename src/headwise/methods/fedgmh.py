@@ -14,6 +14,8 @@ Departs from the paper: all heads share one random initialisation; the paper onl
 differs from the paper, the paper is the default and the code's rule an option; the preset `fedgmh@code` sets them all.
 The ablations with one head (`@o`, `@oa`) take one step per round on all class means: if every step of rate 1 pulled
 the head to another label, the head and the bodies trained with it would grow without bound.
+
+Read: the paper and its authors' code (https://github.com/youcaihua1/FedGMH).
 """
 
 from collections.abc import Sequence

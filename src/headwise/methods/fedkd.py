@@ -11,6 +11,9 @@ Departs from the paper: a round's mean change is sent, as factors, only to clien
 others have missed changes and are sent the sum of all of them, with all of its energy. A matrix travels whole where
 that is smaller than its factors. Both models' gradients are clipped together; public code clips each model's. The
 mentor starts with its own random head; otherwise the first upload would reveal its biases.
+
+Read: its abstract, its authors' code (https://github.com/wuch15/FedKD) and PFLlib's file. Numbers of the paper's
+sections, equations and algorithms are from memory.
 """
 
 from collections.abc import Sequence

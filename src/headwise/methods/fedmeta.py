@@ -13,6 +13,10 @@ round instead of a model trained for many steps; the server takes the step. So `
 `train.batch` have no effect, and a run needs many more rounds.
 
 Departs from the paper: the server takes a plain gradient step; the paper's experiments use Adam.
+
+Read: its abstract and the code of others (https://github.com/ddayzzz/federated-meta, `trainers/fedmeta.py`), whose
+server also uses Adam; its authors' code was not found. Numbers of the paper's sections, equations and algorithms are
+from memory.
 """
 
 from collections.abc import Callable, Sequence

@@ -16,6 +16,8 @@ Departs from the paper: clients take the run's steps on (1) with their networks,
 models only. The server sends a client the two parts of (2), so that no client sees another's model. EPSILON times the
 largest entry is added to the diagonal of W^T W, which is never inverted with less. Only clients that have trained are
 columns of W. PFLlib's file (`clientmtl.py`) has one constant for Omega, which makes (1) weight decay.
+
+Read: its abstract and PFLlib's file; not its authors' code (https://github.com/gingsmith/fmtl).
 """
 
 from collections.abc import Sequence

@@ -14,6 +14,9 @@ trained along with the model and moves by -eta |a_i|_1, whatever the momentum an
 
 Departs from the paper: clients send x_i and |a_i|_1, from which the server computes d_i. Clients that took no step have
 no direction and are left out. BatchNorm statistics, where they travel, are averaged as in FedAvg.
+
+Read: its abstract and its authors' code (https://github.com/JYWa/FedNova, `distoptim/FedNova.py`), whose |a_i|_1 is the
+same for SGD with momentum. Numbers of the paper's sections, equations and algorithms are from memory.
 """
 
 from collections.abc import Sequence

@@ -5,6 +5,9 @@
     W_Pj    me.h      personalization layers of client j: here, the head
 
 Departs from the paper: only the last fully connected layer is personal, as in the papers that compare with FedPer.
+
+Read: its abstract, PFLlib's and FL-bench's files; its authors' code was not found. Numbers of the paper's sections,
+equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

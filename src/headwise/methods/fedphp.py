@@ -15,6 +15,8 @@ mu_z = mu z / (rho T), since a client expects to take part rho T times in T roun
 
 Departs from the paper: of its forms of knowledge transfer, this is MMD on the features, with the kernels of public
 code. As there, mu_z is at most mu, since some clients take part more often than expected.
+
+Read: its abstract, its author's code (https://github.com/lxcnju/FedRepo) and PFLlib's file.
 """
 
 from dataclasses import dataclass

@@ -12,6 +12,9 @@ Departs from the paper: Eq. (6) prints an extra division by the number of client
 As in the authors' code, Eq. (8) pulls each sample's feature (by the mean squared difference), not the class mean. A
 class that no client sends in a round keeps its prototype. Clients predict with their heads, which the authors' code
 reports as well; Eq. (4), the nearest prototype, is `evaluate = "prototype"`.
+
+Read: its abstract, its authors' code (https://github.com/yuetan031/fedproto) and the files of PFLlib, HtFLlib and
+FL-bench. Numbers of the paper's sections, equations and algorithms are from memory.
 """
 
 from collections.abc import Sequence

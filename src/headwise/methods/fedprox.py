@@ -7,6 +7,9 @@
 
 Departs from the paper: every client runs the same number of epochs (Algorithm 2 lets each choose its inexactness),
 and clients are drawn uniformly and weighted by n_k, as in FedAvg.
+
+Read: its abstract and its authors' code (https://github.com/litian96/FedProx, `trainers/fedprox.py`,
+`optimizer/pgd.py`), which draws uniformly and weights by samples, too; Algorithm 2 is from memory.
 """
 
 from dataclasses import dataclass

@@ -8,6 +8,9 @@ https://arxiv.org/abs/2102.07078
 
 Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes the plain mean (`fedrep@paper`); head and
 body updates are counted in epochs, as in the authors' code.
+
+Read: its abstract, its authors' code (https://github.com/lgcollins/FedRep), PFLlib's and FL-bench's files. Numbers of
+the paper's sections, equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

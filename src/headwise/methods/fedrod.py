@@ -10,6 +10,9 @@
 Departs from the paper: the personalized head is the linear one, not a hypernetwork's. Classes that a client does not
 hold are left out of its softmax, which is the balanced softmax with N_m,c = 0. The counts are exact; the public code
 takes them from a loader that drops samples, and so can miss classes that the client holds.
+
+Read: its abstract, PFLlib's and FL-bench's files; its authors' repository (https://github.com/hongyouc/Fed-RoD) has no
+code. Numbers of the paper's sections, equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

@@ -8,6 +8,9 @@
 Departs from the paper: gradients are clipped, as in public code, but those of both models together. The personalized
 model starts with its own random head: from the same start both models would take the same steps, and the first upload
 would be the personalized model itself.
+
+Read: its abstract, its authors' code (https://github.com/ZJU-DAI/Federated-Mutual-Learning) and PFLlib's file. Numbers
+of the paper's sections, equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

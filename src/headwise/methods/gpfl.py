@@ -13,6 +13,9 @@ Federated Learning*, ICCV 2023. https://arxiv.org/abs/2308.10279
 
 Departs from the paper: the distance is the mean over a batch; in the public code it is the norm of the whole batch. The
 conditions come from the embeddings just received; the public code uses those of the round before, and zeros at first.
+
+Read: its abstract and PFLlib's `clientgpfl.py`, which has the same author. Numbers of the paper's sections, equations
+and algorithms are from memory.
 """
 
 from dataclasses import dataclass

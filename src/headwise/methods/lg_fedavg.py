@@ -6,6 +6,10 @@
     theta_g   down.w    global model on top of it: here the head
 
 Departs from the paper: training starts from scratch, not from a FedAvg model; there are no auxiliary losses.
+
+Read: its abstract, its authors' code (https://github.com/pliang279/LG-FedAvg, `main_lg.py`), which starts from a FedAvg
+model and takes the plain mean, and PFLlib's file. Numbers of the paper's sections, equations and algorithms are from
+memory.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,9 @@
     tau        tau       temperature
 
 Departs from the paper: the features are the head's input; there is no projection head in between.
+
+Read: its abstract and its authors' code (https://github.com/QinbinLi/MOON, `main.py`), which contrasts the outputs of a
+projection head. Numbers of the paper's sections, equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

@@ -12,6 +12,9 @@ Departs from the paper: the server weights clients by samples, Algorithm 1 takes
 and D' are halves of a batch of twice the usual size, so an epoch is two passes over the data. The exact form takes the
 Hessian on D, not on a third batch. A batch too small to split is used for an ordinary step. All steps are plain
 gradient descent: `train.momentum` and `train.weight_decay` have no effect.
+
+Read: its abstract, PFLlib's and FL-bench's files, and pFedMe's authors' code (https://github.com/CharlieDinh/pFedMe);
+its authors' code was not found, and Algorithm 1 is from memory.
 """
 
 from collections.abc import Iterator

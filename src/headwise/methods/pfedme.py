@@ -13,6 +13,9 @@ https://arxiv.org/abs/2006.08848
 
 Departs from the paper: the server weights the w_i by samples, as the authors' code does; Algorithm 1 takes the plain
 mean (`pfedme@paper`). All steps are plain gradient descent: `train.momentum` and `train.weight_decay` have no effect.
+
+Read: its abstract, its authors' code (https://github.com/CharlieDinh/pFedMe), PFLlib's and FL-bench's files. Numbers of
+the paper's sections, equations and algorithms are from memory.
 """
 
 from dataclasses import dataclass

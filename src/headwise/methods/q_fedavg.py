@@ -9,9 +9,9 @@
     (1)  D_k = L (w^t - w_k),  h_k = q F_k^(q-1) ||D_k||^2 + L F_k^q
     (2)  w <- w^t - sum_k F_k^q D_k / sum_k h_k
 
-Algorithm 2 of the paper, and its authors' code (https://github.com/litian96/fair_flearn, `qffedavg.py`); the numbers
-are ours. Departs from it: clients are drawn uniformly, as in every run. A larger q makes shorter steps. BatchNorm
-statistics, where they travel, are averaged with equal weights.
+Algorithm 2 of the paper (from memory), as its authors' code (https://github.com/litian96/fair_flearn, `qffedavg.py`);
+the numbers are ours. Departs from it: clients are drawn uniformly, as in every run. A larger q makes shorter steps.
+BatchNorm statistics, where they travel, are averaged with equal weights.
 """
 
 from collections.abc import Sequence

@@ -10,6 +10,8 @@ https://arxiv.org/abs/1910.06378
 
 Departs from the paper: clients send y_i instead of its change, which is equivalent. A client that took no step keeps
 its control variate.
+
+Read: its abstract, PFLlib's and FL-bench's files; its authors' code was not found, and option II is from memory.
 """
 
 from collections.abc import Sequence
