@@ -31,9 +31,11 @@ def test_files_can_be_read_at_one_sitting(path: Path) -> None:
 
 @pytest.mark.parametrize("path", METHODS, ids=name_of)
 def test_methods_are_short(path: Path) -> None:
-    """About a hundred lines; FedGMH, with all the rules that its paper and its code differ in, is the longest."""
-    assert 25 <= length(path) <= 190
-    assert sum(length(p) <= 140 for p in METHODS) >= 0.9 * len(METHODS)
+    """About a hundred lines below the card; FedGMH, with all the rules of its paper and its code, is the longest."""
+    below = {p: length(p) - (tree(p).body[0].end_lineno or 0) for p in METHODS}
+    assert 15 <= below[path]
+    assert length(path) <= 190
+    assert sum(n <= 125 for n in below.values()) >= 0.9 * len(METHODS)
 
 
 def test_functions_are_short() -> None:
