@@ -16,10 +16,10 @@ from pathlib import Path
 
 from headwise.app.choose import choose
 from headwise.app.launch import data_folder
-from headwise.league.federations import find_federations
-from headwise.league.portfolio import order_portfolio
+from headwise.league.cells import find_federations
 from headwise.league.standings import Standings, standings_of
 from headwise.league.table import Group, read_csv
+from league import order_portfolio
 
 FIRST_DRAW = 100
 HEAD = [

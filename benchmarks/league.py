@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
-from headwise.league.cells import KINDS, LeagueCell, Result, read_result
-from headwise.league.federations import find_federations
+from headwise.league.cells import KINDS, LeagueCell, Result, find_federations, read_result
 from headwise.league.play import DRAWS
-from headwise.league.portfolio import order_portfolio
 from headwise.league.standings import Standings, federation_table, standings_of
-from headwise.league.table import read_csv, to_csv
-from headwise.report.recommendation import LOCAL
+from headwise.league.table import Group, read_csv, to_csv
+from headwise.report.recommendation import LOCAL, YARDSTICKS
 from headwise.report.tables import Table, to_markdown
 from headwise.settings.names import list_names
 
@@ -114,6 +114,41 @@ def portfolio(standings: Standings) -> str:
             wins, _, losses = s.against[LOCAL]
             lines.append(f"{s.name} = {{ mean_rank = {s.mean_rank:.1f}, ahead = {wins}, behind = {losses} }}")
     return "\n".join([*lines, ""])
+
+
+def order_portfolio(standings: Standings) -> list[str]:
+    """All methods but the yardsticks, which are always tried: first one of each family, then the others.
+
+    Each is the one that brings the best of those tried so far nearest to the best of every federation; where none
+    does, the one with the smallest regret.
+    """
+    groups = standings.groups
+    left = [name for name in standings.entries if name not in YARDSTICKS and "," not in name]
+    behind = [min((_regret(g, name) for name in YARDSTICKS), default=1.0) for g in groups]
+    families = {standings.families[name] for name in YARDSTICKS if name in standings.families}
+    order: list[str] = []
+    while left:
+        new = [name for name in left if standings.families[name] not in families] or left
+        best = min(new, key=lambda name: (_after(groups, behind, name), _mean_regret(groups, name), name))
+        behind = [min(b, _regret(g, best)) for b, g in zip(behind, groups, strict=True)]
+        families.add(standings.families[best])
+        left.remove(best)
+        order.append(best)
+    return order
+
+
+def _after(groups: Sequence[Group], behind: Sequence[float], name: str) -> float:
+    """The regret that is left if this one is tried, too."""
+    return round(sum(min(b, _regret(g, name)) for b, g in zip(behind, groups, strict=True)), 4)
+
+
+def _mean_regret(groups: Sequence[Group], name: str) -> float:
+    return fmean(_regret(group, name) for group in groups)
+
+
+def _regret(group: Group, name: str) -> float:
+    """How far it is behind the best; as far as possible if it has no score here."""
+    return group.regret(name) if name in group.scored else 1.0
 
 
 if __name__ == "__main__":

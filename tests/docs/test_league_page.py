@@ -1,4 +1,4 @@
-"""The league's page and the portfolio are what its CSV says."""
+"""The league's page and the portfolio are what its CSV says; the order of the portfolio, on made-up results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headwise.league.cells import Result
 from headwise.league.standings import standings_of
 from headwise.league.table import read_csv
 
@@ -31,3 +32,32 @@ def test_the_tables_of_the_page_are_those_of_the_csv(league: Any) -> None:
 
 def test_the_portfolio_is_that_of_the_csv(league: Any) -> None:
     assert league.PORTFOLIO.read_text(encoding="utf-8") == league.portfolio(standings_of(read_csv(league.CSV)))
+
+
+SCORES = {
+    "standalone": ("no sharing", 0.5, 0.9),
+    "fedavg": ("one global model", 0.8, 0.2),
+    "fedavg-ft": ("one global model", 0.7, 0.5),
+    "good-here": ("body", 0.9, 0.2),
+    "good-there": ("body", 0.3, 0.95),
+    "middling": ("head", 0.7, 0.7),
+    "useless": ("clusters", 0.1, 0.1),
+}
+
+
+def results() -> list[Result]:
+    return [
+        Result(f"fed{k}", "", name, family, "default", draw, "accuracy", "up", score, score, clients=2,
+               scores=[score] * 2)
+        for name, (family, *means) in SCORES.items() for k, score in enumerate(means) for draw in (0, 1)
+    ]  # fmt: skip
+
+
+def test_one_of_each_family_first_and_what_brings_most_before_others(league: Any) -> None:
+    assert league.order_portfolio(standings_of(results())) == ["good-here", "middling", "useless", "good-there"]
+
+
+def test_what_has_no_score_somewhere_comes_late(league: Any) -> None:
+    rows = [r for r in results() if (r.method, r.federation) != ("good-here", "fed0")]
+    failed = Result("fed0", "", "good-here", "body", "default", 0, error="it diverged.")
+    assert league.order_portfolio(standings_of([*rows, failed]))[-1] == "good-here"

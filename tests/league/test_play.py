@@ -12,8 +12,16 @@ from headwise.app.prepare import prepare
 from headwise.cli import cli
 from headwise.errors import ConfigError, DataError, RunError
 from headwise.league import play as playing
-from headwise.league.cells import LeagueCell, Result, read_result, run_cell
-from headwise.league.federations import find_federations, list_federations, list_versions, read_federation
+from headwise.league.cells import (
+    LeagueCell,
+    Result,
+    find_federations,
+    list_federations,
+    list_versions,
+    read_federation,
+    read_result,
+    run_cell,
+)
 from headwise.league.play import play, write_league
 from headwise.league.table import read_csv
 

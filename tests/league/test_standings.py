@@ -10,9 +10,9 @@ import pytest
 
 from headwise.errors import RunError
 from headwise.league.cells import Result
-from headwise.league.page import render
+from headwise.league.play import League, render
 from headwise.league.standings import changes_table, compare_leagues, describe_changes, federation_table, standings_of
-from headwise.league.table import group_results, read_csv, to_csv
+from headwise.league.table import read_csv, split_by_federation, to_csv
 
 MEANS = {"standalone": 0.6, "fedavg-ft": 0.7, "fedah": 0.8, "fd": 0.6}
 
@@ -59,7 +59,7 @@ def test_words_say_how_little_few_draws_and_federations_are() -> None:
 
 def test_a_method_that_was_not_run_on_all_draws_is_left_out() -> None:
     results = [r for r in make_results() if r.method != "fd" or r.draw < 2]
-    groups = group_results(results)
+    groups = split_by_federation(results)
     assert {len(group.draws) for group in groups} == {4}
     assert all(group.unfinished == ["fd"] and "fd" not in group.scored for group in groups)
     assert "Not run on all draws yet, and left out there: fd." in standings_of(results).words()
@@ -74,7 +74,7 @@ def test_a_federation_with_few_methods_is_left_out() -> None:
 
 def test_a_draw_that_few_methods_have_is_not_compared() -> None:
     results = [r for r in make_results() if r.method == "standalone" or r.draw < 2]
-    groups = group_results(results)
+    groups = split_by_federation(results)
     assert {len(group.draws) for group in groups} == {2}
     assert not groups[0].unfinished
 
@@ -88,7 +88,7 @@ def test_what_failed_shares_the_last_rank() -> None:
 
 
 def test_a_federations_table_has_intervals_and_costs() -> None:
-    head, rows = federation_table(group_results(make_results())[0])
+    head, rows = federation_table(split_by_federation(make_results())[0])
     first = dict(zip(head, rows[0], strict=True))
     assert first["method"] == "fedah *"
     assert first["new, 5 epochs"] == "50.0 %"
@@ -153,7 +153,7 @@ def test_the_page_holds_what_its_filters_need_and_no_markup_of_names() -> None:
             for r in results if r.method == "fd"
         ),
     ]  # fmt: skip
-    html = render(results, left_out={"text": "no files."})
+    html = render(League(tuple(results), left_out={"text": "no files."}))
     assert "<script>\ndocument" in html
     assert html.count("<script>") == 1
     assert "Left out: text (no files.)" in html

@@ -25,7 +25,6 @@ from ..report.recommendation import LOCAL, YARDSTICKS, Recommendation, of_mean_c
 from ..report.results import Line, Setting
 from ..report.tables import Table, to_markdown
 from ..runs.query import Run, title_of
-from ..settings.choices import Choice
 from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import Natural, Seeds, convert
 from ..settings.names import list_names
@@ -205,7 +204,7 @@ class _Race:
 
     def _collect_code(self, methods: Sequence[str]) -> list[dict[str, Any]]:
         """The user's own code: of each method to try, the network, the data and so on."""
-        choices = [registry.resolve("method", Choice.parse(name, "method")) for name in (*methods, LOCAL)]
+        choices = [registry.resolve("method", name) for name in (*methods, LOCAL)]
         return [collect_code(dataclasses.replace(self.base, method=choice)).plain() for choice in choices]
 
     def note(self, **decisions: Any) -> None:
@@ -239,7 +238,7 @@ class _Race:
         entries: list[Entry] = []
         for name in names:
             try:
-                choice = registry.resolve("method", Choice.parse(name, "method"))
+                choice = registry.resolve("method", name)
                 plan = plan_for(dataclasses.replace(prepared.experiment, method=choice), prepared.plan.data)
             except HeadwiseError as error:
                 if name in methods:
@@ -253,7 +252,7 @@ class _Race:
         if not entries:
             raise ConfigError(f"no method can run here: {next(iter(left_out.values()))}")
         self.metric = prepared.plan.metric
-        self.costs = {e.method: float(registry.make("method", Choice.parse(e.method, "method")).cost) for e in entries}
+        self.costs = {e.method: float(registry.make("method", e.method).cost) for e in entries}
         self.folder.mkdir(parents=True, exist_ok=True)
         self.note()
         return entries
@@ -263,7 +262,7 @@ class _Race:
         if "rounds" in self.journal:
             return
         began = time.monotonic()
-        choice = registry.resolve("method", Choice.parse(entry.method, "method"))
+        choice = registry.resolve("method", entry.method)
         probe = dataclasses.replace(self.base, method=choice, rounds=min(2, self.base.rounds))
         try:
             run = self._complete(entry, probe, self.folder / "probe")
@@ -298,7 +297,7 @@ class _Race:
     def experiment_of(self, entry: Entry, draw: int) -> Experiment:
         experiment = dataclasses.replace(
             self.base,
-            method=registry.resolve("method", Choice.parse(entry.method, "method")),
+            method=registry.resolve("method", entry.method),
             rounds=self.rounds,
             seed=self.base.seed + draw,
             data_seed=self.base.data_seed + draw,

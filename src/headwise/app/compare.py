@@ -21,7 +21,6 @@ from ..report.tables import Table, TableStyle, captioned_latex, format_tables, t
 from ..report.words import describe_results
 from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
-from ..settings.choices import Choice
 from ..settings.experiment import Experiment, with_settings
 from . import registry
 from .citing import display_name
@@ -255,7 +254,7 @@ def _cells(
         draw = base.data_seed + k // seeds
         seed = base.seed + k
         for label, method in labels.items():
-            choice = registry.resolve("method", Choice.parse(method, "method"))
+            choice = registry.resolve("method", method)
             experiment = dataclasses.replace(base, method=choice, seed=seed, data_seed=draw)
             if point:
                 experiment = with_settings(experiment, dict(point))

@@ -63,8 +63,9 @@ class Card:
     functions: tuple[str, ...]
 
 
-def make(kind: Kind, choice: Choice) -> Any:
-    """An instance of what was chosen, with its options checked."""
+def make(kind: Kind, choice: Choice | str) -> Any:
+    """An instance of what was chosen, or of what a user would write for it, with its options checked."""
+    choice = Choice.parse(choice, kind)
     if choice.name == NETWORK and kind == "model":
         return _make_network(choice)
     name, _, preset = choice.name.partition("@")
@@ -79,8 +80,9 @@ def make(kind: Kind, choice: Choice) -> Any:
     return build(cls, {**_preset(cls, preset, choice.name, kind), **positional, **choice.options}, kind)
 
 
-def resolve(kind: Kind, choice: Choice) -> Choice:
+def resolve(kind: Kind, choice: Choice | str) -> Choice:
     """The same choice with every option spelled out and a user's own file as an absolute path."""
+    choice = Choice.parse(choice, kind)
     made = make(kind, choice)
     if choice.name == NETWORK and kind == "model":
         return dataclasses.replace(choice, options=dump(getattr(made, "stored", made)))

@@ -1,21 +1,25 @@
-"""Plays a league: runs the cells that are missing in its folder, and reads those that are there."""
+"""Plays a league: runs the cells that are missing in its folder, reads those that are there, and writes its page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from markupsafe import Markup
+
+from .. import __version__
 from ..app.prepare import prepare
 from ..app.registry import resolve
 from ..disk.files import explain_write_errors, write_bytes
 from ..errors import ConfigError, DataError, pluralize
-from ..settings.choices import Choice
+from ..report.page import read_asset, script_safe, templates_in
+from ..report.recommendation import LOCAL
 from ..settings.names import list_names
-from .cells import KINDS, Kind, LeagueCell, Result, hash_of, read_result, run_cell
-from .federations import Federation
-from .page import render
-from .table import to_csv
+from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell
+from .standings import RIVALS, Standings, federation_table, standings_of
+from .table import Group, to_csv
 
 DRAWS = 5
 Note = Callable[[str], None]
@@ -62,7 +66,7 @@ def play(
     """
     names = [*methods] or list_names("method")
     for name in names:
-        resolve("method", Choice.parse(name, "method"))  # refuses wrong names and options before the first run
+        resolve("method", name)  # refuses wrong names and options before the first run
     if wrong := [s for s in settings if s not in KINDS]:
         raise ConfigError(f"settings is {wrong[0]!r}, but must be default, tuned, or both with a comma.")
     left_out = {f.name: reason for f in federations if (reason := _why_left_out(f, data_dir))}
@@ -82,7 +86,58 @@ def play(
 def write_league(league: League, folder: Path) -> None:
     """The table and the page."""
     write_bytes(folder / "league.csv", to_csv(league.results).encode())
-    write_bytes(folder / "league.html", render(league.results, league.missing, league.left_out).encode())
+    write_bytes(folder / "league.html", render(league).encode())
+
+
+def render(league: League) -> str:
+    """One page with filters: the standings, a table per federation, and the commands of missing cells."""
+    standings = standings_of(league.results)
+    return (
+        templates_in(HOME)
+        .get_template("page.html.j2")
+        .render(
+            words=standings.words(),
+            overview=standings.overview(),
+            families=standings.by_family(),
+            groups=[(group, *federation_table(group)) for group in standings.groups],
+            names=sorted({*standings.families.values()}),
+            data=script_safe(page_data(standings)),
+            missing=[cell.command for cell in league.missing],
+            left_out=league.left_out,
+            css=Markup(read_asset("report.css")),
+            version=__version__,
+        )
+    )
+
+
+def page_data(standings: Standings) -> dict[str, Any]:
+    """What the filters recompute mean ranks, wins and losses from."""
+    return {
+        "federations": [group.name for group in standings.groups],
+        "rivals": [*RIVALS],
+        "methods": [
+            {
+                "name": s.name,
+                "family": s.family,
+                "ranks": standings.ranks[s.name],
+                "regrets": [_known(group, s.name) for group in standings.groups],
+                "near": [s.name in group.near for group in standings.groups],
+                "results": {rival: [_result(group, s.name, rival) for group in standings.groups] for rival in RIVALS},
+            }
+            for s in standings.table
+        ],
+        "local": LOCAL,
+    }
+
+
+def _known(group: Group, name: str) -> float | None:
+    return group.regret(name) if name in group.scored else None
+
+
+def _result(group: Group, name: str, rival: str) -> int:
+    """1 for a win, -1 for a loss, 0 if the interval contains zero."""
+    lead = group.lead(name, rival)
+    return 0 if lead is None else (lead.low > 0) - (lead.high < 0)
 
 
 def _why_left_out(federation: Federation, data_dir: Path) -> str:

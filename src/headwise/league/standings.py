@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import pluralize
-from ..log.metrics import percent
 from ..report.recommendation import FINE_TUNED, LOCAL
 from ..report.tables import Table
 from ..stats import EQUAL, FEW, Cells, Interval, adjust_by_holm, rank, signed_rank_p
 from .cells import Result
-from .table import Group, entry_of, group_results
+from .table import Group, entry_of, split_by_federation
 
 RIVALS = (LOCAL, FINE_TUNED)
 
@@ -179,7 +178,7 @@ def _p_text(standing: Standing, rival: str) -> str:
 
 def standings_of(results: Sequence[Result]) -> Standings:
     """Over the federations in which at least half as many entries were tried as in the one with most."""
-    groups = group_results(results)
+    groups = [group for group in split_by_federation(results) if group.draws]
     tried = {group.name: len(group.scored) + len(group.failed) for group in groups}
     most = max(tried.values(), default=0)
     kept = tuple(group for group in groups if 2 * tried[group.name] >= most)
@@ -202,7 +201,7 @@ def federation_table(group: Group) -> Table:
             [
                 name + (" *" if name in group.near else ""),
                 form(value),
-                "" if np.isnan(low) else _span(group, low, high),
+                group.metric.span(low, high),
                 _lead_text(lead) if name != LOCAL else "",
                 form(group.cells.worst_tenth(name).value),
                 "" if worse is None else f"{worse:.0%}",
@@ -211,12 +210,6 @@ def federation_table(group: Group) -> Table:
             ]
         )
     return head, rows
-
-
-def _span(group: Group, low: float, high: float) -> str:
-    if group.metric.form is percent:
-        low, high = max(low, 0.0), min(high, 1.0)
-    return f"{group.metric.form(low)} to {group.metric.form(high)}"
 
 
 def _lead_text(lead: Interval | None) -> str:
@@ -240,9 +233,10 @@ class Change:
 def compare_leagues(old: Sequence[Result], new: Sequence[Result]) -> list[Change]:
     """What became of the entries that both have, on the draws that both have; the largest changes first."""
     changes: list[Change] = []
-    before = _by_entry(old)
-    for (federation, name), after in _by_entry(new).items():
-        earlier = before.get((federation, name), {})
+    before = {group.name: group.by_draw for group in split_by_federation(old)}
+    entries = [(group.name, *entry) for group in split_by_federation(new) for entry in group.by_draw.items()]
+    for federation, name, after in entries:
+        earlier = before.get(federation, {}).get(name, {})
         draws = sorted(
             d
             for d in {*after} & {*earlier}
@@ -257,14 +251,6 @@ def compare_leagues(old: Sequence[Result], new: Sequence[Result]) -> list[Change
         identical = bool(np.allclose(scores["old"], scores["new"], atol=5e-5, equal_nan=True))
         changes.append(Change(federation, name, len(draws), cells.difference("new", "old"), identical))
     return sorted(changes, key=lambda c: -abs(c.difference.value))
-
-
-def _by_entry(results: Sequence[Result]) -> dict[tuple[str, str], dict[int, Result]]:
-    entries: dict[tuple[str, str], dict[int, Result]] = {}
-    for result in results:
-        if result.mean_client is not None:
-            entries.setdefault((result.federation, entry_of(result)), {})[result.draw] = result
-    return entries
 
 
 def describe_changes(changes: Sequence[Change]) -> list[str]:

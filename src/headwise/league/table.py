@@ -99,7 +99,7 @@ class Group:
     results: tuple[Result, ...]
 
     @cached_property
-    def _known(self) -> dict[str, dict[int, Result]]:
+    def by_draw(self) -> dict[str, dict[int, Result]]:
         """By entry and draw, those that have a score."""
         entries: dict[str, dict[int, Result]] = {}
         for result in self.results:
@@ -110,7 +110,7 @@ class Group:
     @cached_property
     def draws(self) -> list[int]:
         """Those that are compared: so that methods that have all of them, times draws, are as many as possible."""
-        known = [{*by_draw} for by_draw in self._known.values()]
+        known = [{*by_draw} for by_draw in self.by_draw.values()]
         often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
         blocks = [often[: k + 1] for k in range(len(often))]
         return sorted(max(blocks, key=lambda block: len(block) * sum({*block} <= d for d in known), default=[]))
@@ -118,17 +118,17 @@ class Group:
     @cached_property
     def scored(self) -> dict[str, dict[int, Result]]:
         """The entries that have a score on all of these draws."""
-        return {name: by_draw for name, by_draw in self._known.items() if {*self.draws} <= {*by_draw}}
+        return {name: by_draw for name, by_draw in self.by_draw.items() if {*self.draws} <= {*by_draw}}
 
     @cached_property
     def unfinished(self) -> list[str]:
         """The entries that were not run on all of these draws, and are left out."""
-        return [name for name in self._known if name not in self.scored]
+        return [name for name in self.by_draw if name not in self.scored]
 
     @cached_property
     def failed(self) -> dict[str, str]:
         """Entries without a score, and why."""
-        return {entry_of(r): r.error for r in self.results if r.error and entry_of(r) not in self._known}
+        return {entry_of(r): r.error for r in self.results if r.error and entry_of(r) not in self.by_draw}
 
     @property
     def first(self) -> Result:
@@ -173,8 +173,6 @@ class Group:
         return fmean(known) if known else None
 
 
-def group_results(results: Sequence[Result]) -> list[Group]:
-    """By federation; those without a draw that all entries have are left out."""
+def split_by_federation(results: Sequence[Result]) -> list[Group]:
     names = [*dict.fromkeys(result.federation for result in results)]
-    groups = [Group(name, tuple(r for r in results if r.federation == name)) for name in names]
-    return [group for group in groups if group.draws]
+    return [Group(name, tuple(r for r in results if r.federation == name)) for name in names]

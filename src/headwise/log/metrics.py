@@ -179,6 +179,13 @@ class Metric:
         """By how much a value is better than another."""
         return value - other if self.better == "up" else other - value
 
+    def span(self, low: float, high: float) -> str:
+        """An interval of its values: shares stay within 0 and 1; empty if it is not known."""
+        if self.form is percent:
+            low = max(low, 0.0)
+            high = min(high, 1.0)
+        return "" if math.isnan(low) else f"{self.form(low)} to {self.form(high)}"
+
 
 def _accuracy(p: Predictions) -> float:
     """Of samples, labels or pixels."""

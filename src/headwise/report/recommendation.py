@@ -201,11 +201,8 @@ class Recommendation:
 
     def _tested(self, name: str) -> str:
         value, low, high = self.test.mean(name)
-        form = self.metric.form
-        if form is percent:
-            low, high = max(low, 0.0), min(high, 1.0)
-        span = "" if np.isnan(low) else f", {form(low)} to {form(high)}"
-        return f"{form(value)} ({self.metric.label} on test samples{span})"
+        span = self.metric.span(low, high)
+        return f"{self.metric.form(value)} ({self.metric.label} on test samples{span and f', {span}'})"
 
     def _against_one_model(self) -> list[str]:
         one = self.one_model

@@ -53,7 +53,7 @@ def command(
     old = input_file(against, "--against") if against else None
 
     from ...app.launch import data_folder
-    from ...league.federations import find_federations
+    from ...league.cells import find_federations
     from ...league.play import play, write_league
     from ...league.table import read_csv
 

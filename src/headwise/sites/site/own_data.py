@@ -19,7 +19,7 @@ from ...data.splits import divide_own, hold_out, parse_split, redraw
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
-from ...settings.choices import OWN, Choice
+from ...settings.choices import OWN
 from ...settings.experiment import Experiment
 from ...settings.options import TargetRange
 from ...tasks.registry import kind_of
@@ -68,7 +68,7 @@ def _load_datasets(site: SiteSettings, home: Path, experiment: Experiment, downl
     datasets: dict[int, Dataset] = {}
     with nullcontext() if download else offline():
         for own in sorted(site.clients, key=lambda each: each.id):
-            source: Source = registry.make("data", Choice.parse(own.source, "data"))
+            source: Source = registry.make("data", own.source)
             if isinstance(source, Own):
                 source = dataclasses.replace(source, task=source.task or experiment.task)
             dataset = source.load(home / own.folder)
