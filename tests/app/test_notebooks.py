@@ -137,6 +137,23 @@ def test_what_was_made_of_the_data_is_printed(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == ""
 
 
+def test_what_arrays_hold_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not images where there are none, and truth values as they are."""
+    hw.fit({name: (x, y == 1) for name, (x, y) in CLIENTS.items()}, rounds=1, out=tmp_path / "numbers")
+    assert capsys.readouterr().out.splitlines() == [
+        "task      classification: False, True",
+        "clients   2; samples: 90 train, 0 val, 30 test",
+        "features  numbers standardised",
+        "split     75/25 at random",
+    ]
+    images = np.zeros((60, 1, 8, 8), np.uint8)
+    hw.fit({name: (images, y) for name, (_, y) in CLIENTS.items()}, rounds=1, out=tmp_path / "images")
+    assert "features  images of uint8 scaled to the range 0 to 1\n" in capsys.readouterr().out
+    table = Frame(age=[float(v) for v in X[:, 0]], ward=["a", "b", "a"] * 20, ill=(Y == 1).tolist())
+    hw.fit(table, client="ward", target="ill", rounds=1, out=tmp_path / "table")
+    assert "task      classification of ill: False, True\n" in capsys.readouterr().out
+
+
 def test_a_split_never_overrides_parts_that_were_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that were passed as test rows were trained on."""
     parts = {name: ((x[:40], y[:40]), (x[40:], y[40:])) for name, (x, y) in CLIENTS.items()}

@@ -209,6 +209,18 @@ def test_words_doubt_a_lead_that_another_draw_may_reverse(tmp_path: Path) -> Non
     assert "Intervals over 3 draws are wide and say little: run 5 or more" in text
 
 
+def test_words_do_not_send_clients_away_from_what_may_be_best(tmp_path: Path) -> None:
+    """Local training can't be better than a method that can't be told from the best one."""
+    for draw, (one, other, local) in enumerate(((0.80, 0.70, 0.75), (0.90, 0.92, 0.89), (0.85, 0.84, 0.85))):
+        make_run(tmp_path / f"a{draw}", "fedrep", draw, end=one, data_seed=draw)
+        make_run(tmp_path / f"b{draw}", "fedavg", draw, end=other, data_seed=draw)
+        make_run(tmp_path / f"c{draw}", "standalone", draw, end=local, data_seed=draw)
+    text = " ".join(describe_results(collect([tmp_path])[0]))
+    assert "Can't be told from fedrep: standalone, fedavg." in text
+    assert "Behind local training, which may be chance: fedavg (82.0 %, pre)." in text
+    assert "better off" not in text
+
+
 def test_words_are_sure_of_a_lead_on_all_draws(tmp_path: Path) -> None:
     for draw in range(5):
         make_run(tmp_path / f"a{draw}", "fedrep", draw, end=0.9 + draw / 100, data_seed=draw)

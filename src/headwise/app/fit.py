@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..data.dataset import cast_labels
+from ..data.own.arrays import form_of, map_inputs
 from ..data.own.description import PARTS, Description, read_description
 from ..data.own.objects import COPY_GB, store
 from ..engine.events import Event, Observer, RoundEnded, RunStarted
@@ -230,7 +232,8 @@ def describe_data(run: Run, d: Description) -> str:
     """A few lines: the task, the clients, the kinds of features and what was done to them, and the split."""
     task = run.manifest["experiment"]["task"]
     kind = kind_of(task)
-    classes = [str(name) for name in run.partition["classes"]] if kind.exclusive else []
+    names = [str(name) for name in run.partition["classes"]] if kind.exclusive else []
+    classes = [str(name) for name in cast_labels(names, d.label_type)] if d.label_type == "bool" else names
     more = ", ..." if len(classes) > LISTED else ""
     listed = f": {', '.join(classes[:LISTED])}{more}" if classes else ""
     of = f" of {', '.join(d.target)}" if d.target else ""
@@ -246,11 +249,19 @@ def describe_data(run: Run, d: Description) -> str:
     rows = [("task", f"{task}{of}{listed}"), ("clients", f"{len(run.partition['train'])}; samples: {', '.join(sizes)}")]
     rows += [(name, f"{', '.join(names)} ({how[name]})") for name, names in dump(d.features).items() if names]
     if not d.features.names():
-        numbers = "tokens" if d.preprocess.texts == "tokens" else f"numbers {scaled}"
-        rows.append(("features", f"{numbers}; images of uint8 {pictures}"))
+        rows.append(_describe_arrays(d, f"numbers {scaled}", f"images of uint8 {pictures}"))
     by = {"ratio": f"{d.split.ratio} at random", "time": f"{d.split.ratio} in the order of {d.split.column}"}
     rows.append(("split", by.get(d.split.by, f"as the column {d.split.column} says" if d.split.column else "as given")))
     return "\n".join(f"{name:9} {text}" for name, text in rows)
+
+
+def _describe_arrays(d: Description, numbers: str, images: str) -> tuple[str, str]:
+    """What became of samples without columns; of NPZ files, which may have either, both are said."""
+    if d.preprocess.texts == "tokens":
+        return "features", "tokens"
+    if d.format == "arrays":
+        return "features", images if form_of(map_inputs(d)) == "image" else numbers
+    return "features", f"{numbers}; {images}"
 
 
 def experiment_on(clients: Any, home: Path, settings: Mapping[str, Any]) -> Experiment:

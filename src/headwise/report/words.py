@@ -59,9 +59,7 @@ def describe_results(setting: Setting) -> list[str]:
         sentences.append("No other method helped: local training is best here.")
     elif local is not None and local is not best:
         sentences.append(f"Local training gives {_at(local)}: {best.name} is {_lead(setting, best, local)}.")
-        behind = [line for line in lines if main.gain(line.score, local.score) < 0]
-        worse = [f"{line.name} ({form(line.score)}, {line.moment})" for line in behind]
-        sentences += [f"Clients would be better off with local training than with {', '.join(worse)}."] if worse else []
+        sentences += _list_behind(setting, best, local)
     floor = setting.floor
     if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
         sentences.append(
@@ -70,16 +68,38 @@ def describe_results(setting: Setting) -> list[str]:
     return sentences + _list_near(setting, best) + _describe_own_models(best, lines) + _describe_privacy(lines)
 
 
-def _list_near(setting: Setting, best: Line) -> list[str]:
-    """Who can't be told from the best line, and how much the draws can tell."""
+def _list_behind(setting: Setting, best: Line, local: Line) -> list[str]:
+    """Which lines score below local training: surely, or perhaps by chance."""
+    lines = [line for line in setting.ranking if setting.metric.gain(line.score, local.score) < 0]
+    near = _names_near(setting, best)
+    surely = [line for line in lines if line.name not in near and _is_ahead(setting, local, line)]
+    groups = {
+        "Clients would be better off with local training than with": surely,
+        "Behind local training, which may be chance:": [line for line in lines if line not in surely],
+    }
+    return [f"{words} {', '.join(f'{x.name} ({x.metric.form(x.score)}, {x.moment})' for x in group)}." for words, group in groups.items() if group]
+
+
+def _is_ahead(setting: Setting, one: Line, other: Line) -> bool:
+    cells = setting.cells([one, other])
+    return cells is not None and cells.difference(one.name, other.name).low > 0
+
+
+def _names_near(setting: Setting, best: Line) -> list[str]:
+    """Who can't be told from the best line over the draws; empty if there is only one draw."""
     lines = [line for line in setting.ranking if line.moment == best.moment]
     cells = setting.cells(lines) if len(lines) > 1 else None
     if cells is None or cells.draws == 1:
         return []
-    near = [name for name in cells.not_worse_than_best() if name != best.name]
+    return [name for name in cells.not_worse_than_best() if name != best.name]
+
+
+def _list_near(setting: Setting, best: Line) -> list[str]:
+    """Who can't be told from the best line, and how much the draws can tell."""
+    near = _names_near(setting, best)
     sentences = [f"Can't be told from {best.name}: {', '.join(near)}."] if near else []
-    few = f"Intervals over {cells.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."
-    return [*sentences, few] if cells.draws < FEW else sentences
+    few = f"Intervals over {setting.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."
+    return [*sentences, few] if len(setting.ranking) > 1 and 1 < setting.draws < FEW else sentences
 
 
 def _at(line: Line) -> str:

@@ -128,10 +128,15 @@ def form_of(x: NDArray[Any]) -> Form:
     return "image" if x.dtype == np.uint8 and x.ndim == 4 else "array"
 
 
+def map_inputs(d: Description) -> Any:
+    """The samples that `store` copied or refers to; nothing is read yet."""
+    large = (d.place / REFERENCES).exists()
+    return read_references(d.place) if large else map_npy(d.place / "x.npy")
+
+
 def read_arrays(d: Description, builder: Builder) -> Raw:
     """x.npy or references, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
-    large = (d.place / REFERENCES).exists()
-    x = read_references(d.place) if large else map_npy(d.place / "x.npy")
+    x = map_inputs(d)
     y, owner = (map_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
     part = map_npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
     names = _read_names(d.place / "names.json")

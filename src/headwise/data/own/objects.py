@@ -288,8 +288,8 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
     else:
         _copy(pieces, home / "x.npy")
     y = np.concatenate([p.y for p in pieces])
-    label_type: LabelType | None = "datetime" if y.dtype.kind == "M" else None
-    np.save(home / "y.npy", y if label_type is None else np.datetime_as_string(y), allow_pickle=False)
+    label_type: LabelType | None = {"M": "datetime", "b": "bool"}.get(y.dtype.kind) if y.ndim == 1 else None
+    np.save(home / "y.npy", np.datetime_as_string(y) if label_type == "datetime" else y, allow_pickle=False)
     np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
     parted = any(p.part >= 0 for p in pieces)
     if parted:
@@ -340,12 +340,12 @@ def write_tables(
     tables: list[PassedTable] = []
     lines = 0
     size = 0
-    dated = True
+    label_types: set[LabelType | None] = set()
     with (home / "data.jsonl").open("w", encoding="utf-8") as file:
         for p in pieces:
             tables.append(PassedTable(lines + 1, p.client, PARTS[max(p.part, 0)] if parted else ""))
             columns = _cells_of(p.x, p.client)
-            dated = dated and len(targets) == 1 and _has_dates(p.x, targets[0])
+            label_types.add(_find_label_type(p.x, targets[0]) if len(targets) == 1 else None)
             if missing := [name for name in first if name not in columns]:
                 raise DataError(f"client {p.client!r} has no column {missing[0]!r}, but {pieces[0].client!r} does.")
             n = len(next(iter(columns.values())))
@@ -362,7 +362,8 @@ def write_tables(
     d = guess.description
     if parted:
         d = replace(d, split=OwnSplit("column", column=_find_free_name("part", first)))
-    return replace(guess, description=replace(d, label_type="datetime") if dated else d)
+    [label_type] = label_types if len(label_types) == 1 else [None]
+    return replace(guess, description=replace(d, label_type=label_type))
 
 
 def _check_size(size: int, copy_gb: float) -> None:
@@ -407,11 +408,13 @@ def _dtypes_of(frame: Any) -> dict[Any, Any]:
     return dict(kinds) if isinstance(kinds, Mapping) else dict(zip(_names_of(frame) or [], list(kinds), strict=True))
 
 
-def _has_dates(frame: Any, name: str) -> bool:
-    """Whether all cells of a column are dates, or missing."""
+def _find_label_type(frame: Any, name: str) -> LabelType | None:
+    """The type that JSON does not tell, or that pages should show: of a column of dates or of truth values."""
     original = {str(n): n for n in _names_of(frame) or []}
     cells = [cell for cell in _to_list(frame[original[name]]) if _to_plain(cell, None) is not None]
-    return bool(cells) and all(isinstance(cell, date | np.datetime64) for cell in cells)
+    if cells and all(isinstance(cell, date | np.datetime64) for cell in cells):
+        return "datetime"
+    return "bool" if cells and all(isinstance(cell, bool | np.bool_) for cell in cells) else None
 
 
 def _cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
