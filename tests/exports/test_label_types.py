@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.cli import main
 from waiting import PATIENCE
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-data.md"
@@ -31,8 +31,11 @@ LABELS: dict[str, Any] = {
     "category of int": pd.Categorical(np.where(TWO, 7, 3)),
     "category of str": pd.Categorical(np.where(TWO, "yes", "no")),
 }
-TYPES = {"int": "i", "bool": "b", "float": "f", "str": "U", "datetime": "M"}
-"""numpy's kind of each type that comes back"""
+TYPES = {"int": "i", "bool": "b", "float": "f", "str": "UO", "datetime": "M"}
+"""numpy's kinds of each type that comes back; pandas has texts as objects"""
+TABLES = ("a DataFrame", "DataFrames", "CSV")
+ONE_TABLE = ("a DataFrame", "CSV")
+"""with a column for the client"""
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -101,60 +104,87 @@ WAYS_IN: dict[str, Callable[[Any, Path], tuple[Any, dict[str, Any]]]] = {
     "torch Datasets": from_datasets,
     "CSV": from_csv,
 }
+WAYS_OUT = ("run.model", "run.predict", "pickled", "torch, new process", "ONNX, new process", "CSV of headwise predict")
 PROGRAM = """
 import pickle, sys
 import headwise as hw
-folder, samples, out = sys.argv[1:]
-pickle.dump(hw.load_model(folder).predict(pickle.load(open(samples, "rb"))), open(out, "wb"))
+folder = sys.argv[1]
+with open(f"{folder}/jobs", "rb") as file:
+    jobs = pickle.load(file)
+answers = {key: hw.load_model(path).predict(samples) for key, (path, samples) in jobs.items()}
+with open(f"{folder}/answers", "wb") as file:
+    pickle.dump(answers, file)
 """
 
 
-def predictions(model: Any, samples: Any, folder: Path, apart: bool) -> list[Any]:
-    """By each way out: from the run, after export, pickled, and in a new process."""
-    saved = model.save(folder / "model", "torch")
-    loaded = hw.load_model(saved)
-    ways = [model.predict(samples), loaded.predict(samples), pickle.loads(pickle.dumps(loaded)).predict(samples)]
-    if apart:
-        (folder / "samples").write_bytes(pickle.dumps(samples))
-        command = [sys.executable, "-c", PROGRAM, str(saved), str(folder / "samples"), str(folder / "out")]
-        subprocess.run(command, check=True, timeout=PATIENCE)
-        ways.append(pickle.loads((folder / "out").read_bytes()))
-    return ways
+def type_of(values: np.ndarray[Any, Any]) -> str:
+    return next(name for name, kind in TYPES.items() if values.dtype.kind in kind)
 
 
-def table() -> dict[tuple[str, str], str]:
-    """What the page says: the type that comes back, by type of label and way in."""
-    rows = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
-    head = next(row for row in rows if row[0].strip() == "labels passed in")
-    cells = {row[0].strip(): row[1:] for row in rows if row[0].strip() in LABELS and len(row) == len(head)}
-    return {
-        (name, way.strip()): cell.strip()
-        for name, each in cells.items()
-        for way, cell in zip(head[1:], each, strict=True)
-    }
+def read_csv(path: Path, name: str) -> np.ndarray[Any, Any]:
+    """The predictions of a CSV file, as pandas reads them."""
+    dates = ["prediction"] if name == "datetime" else False
+    return pd.read_csv(path, parse_dates=dates)["prediction"].to_numpy()
 
 
-def test_the_page_has_every_type_and_way() -> None:
-    assert table().keys() == {(name, way) for name in LABELS for way in WAYS_IN}
-    assert re.search(r"from the run, after export, pickled, and in a new\s+process", PAGE.read_text(encoding="utf-8"))
+def write_samples(way: str, y: Any, path: Path) -> Path:
+    """The samples as a file for `headwise predict`."""
+    if way in TABLES:
+        frame_of(y).drop(columns="label").to_csv(path.with_suffix(".csv"), index=False)
+        return path.with_suffix(".csv")
+    np.savez(path.with_suffix(".npz"), x=features(y))
+    return path.with_suffix(".npz")
 
 
-@pytest.mark.parametrize("way", WAYS_IN)
+def predict_in_new_process(folder: Path, jobs: dict[Any, Any]) -> dict[Any, Any]:
+    (folder / "jobs").write_bytes(pickle.dumps(jobs))
+    subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], check=True, timeout=PATIENCE)
+    return pickle.loads((folder / "answers").read_bytes())
+
+
+def list_rows_of_page(name: str) -> list[str]:
+    """The rows of the page's table for one type of label."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith(f"| {name} |") and line.count("|") == len(WAYS_OUT) + 3]
+
+
+def test_the_page_names_every_way_out() -> None:
+    head = f"| labels | passed in as | {' | '.join(WAYS_OUT)} |"
+    assert head in PAGE.read_text(encoding="utf-8").splitlines()
+    assert (len(LABELS), len(WAYS_IN), len(WAYS_OUT)) >= (8, 6, 4)
+
+
 @pytest.mark.parametrize("name", LABELS)
-def test_labels_come_back_as_they_were(name: str, way: str, tmp_path: Path) -> None:
+def test_labels_come_back_as_they_were(name: str, tmp_path: Path) -> None:
+    """By every way in and out; what comes back must be the page's rows, which can be copied from a failure."""
     y = LABELS[name]
-    data, options = WAYS_IN[way](y, tmp_path)
-    engine = {"workers": 1}
-    run = hw.fit(data, method="fedavg", rounds=3, out=tmp_path / "run", engine=engine, train={"lr": 0.5}, **options)
-    model = run.model("a")
-    is_table = way in ("a DataFrame", "DataFrames", "CSV")
-    samples: Any = frame_of(y) if is_table else features(y)
     truth = np.asarray(y)
-    expected = table()[name, way].split(",")[0]
-    for prediction in predictions(model, samples, tmp_path, apart=way == "a DataFrame"):
-        assert prediction.dtype.kind == TYPES[expected], prediction.dtype
+    predictions: dict[tuple[str, str], np.ndarray[Any, Any]] = {}
+    jobs: dict[tuple[str, str], Any] = {}
+    for way, make in WAYS_IN.items():
+        home = tmp_path / way
+        home.mkdir()
+        data, options = make(y, home)
+        settings = {"rounds": 3, "engine": {"workers": 1}, "train": {"lr": 0.5}, "quiet": True, **options}
+        run = hw.fit(data, method="fedavg", out=home / "run", **settings)
+        model = run.model("a")
+        samples: Any = frame_of(y) if way in TABLES else features(y)
+        predictions[way, "run.model"] = model.predict(samples)
+        predictions[way, "run.predict"] = run.predict(samples, None if way in ONE_TABLE else ["a", "b"] * (N // 2))
+        predictions[way, "pickled"] = pickle.loads(pickle.dumps(model)).predict(samples)
+        for form in ("torch", "onnx"):
+            key = "ONNX, new process" if form == "onnx" else "torch, new process"
+            jobs[way, key] = model.save(home / form, form), samples
+        out = home / "predictions.csv"
+        with pytest.raises(SystemExit, match="0"):
+            main(["predict", str(home / "onnx"), str(write_samples(way, y, home / "x")), "-o", str(out), "--quiet"])
+        predictions[way, "CSV of headwise predict"] = read_csv(out, name)
+        assert type_of(model.classes_) == type_of(predictions[way, "run.model"])
+        assert model.classes_.tolist() == sorted(set(truth.tolist()))
+        assert model.score(samples, y) > 0.9
+    predictions |= predict_in_new_process(tmp_path, jobs)
+    for prediction in predictions.values():
         assert prediction.shape == (N,)
         assert (prediction == truth).mean() > 0.9
-    assert model.classes_.dtype.kind == TYPES[expected]
-    assert model.classes_.tolist() == sorted(set(truth.tolist()))
-    assert model.score(samples, y) > 0.9
+    found = [[name, way, *(type_of(predictions[way, out]) for out in WAYS_OUT)] for way in WAYS_IN]
+    assert list_rows_of_page(name) == [f"| {' | '.join(row)} |" for row in found]

@@ -53,6 +53,9 @@ def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
     prediction = model.infer(batch.raw)
     labels = model.decide(prediction)
     kind = kind_of(model.card["task"])
+    if labels.dtype.kind == "M":  # as Python's objects, they would be nanoseconds
+        names = dict(zip(model.classes_, np.datetime_as_string(model.classes_, unit="auto"), strict=True))
+        labels = np.array([names[label] for label in labels])
     columns = np.atleast_2d(labels.T).tolist()
     return [*columns, *([] if kind.quantitative else prediction.probabilities.T.tolist())]
 
