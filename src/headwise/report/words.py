@@ -77,7 +77,11 @@ def _list_behind(setting: Setting, best: Line, local: Line) -> list[str]:
         "Clients would be better off with local training than with": surely,
         "Behind local training, which may be chance:": [line for line in lines if line not in surely],
     }
-    return [f"{words} {', '.join(f'{x.name} ({x.metric.form(x.score)}, {x.moment})' for x in group)}." for words, group in groups.items() if group]
+    return [
+        f"{words} {', '.join(f'{x.name} ({x.metric.form(x.score)}, {x.moment})' for x in group)}."
+        for words, group in groups.items()
+        if group
+    ]
 
 
 def _is_ahead(setting: Setting, one: Line, other: Line) -> bool:
