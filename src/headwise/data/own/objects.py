@@ -288,7 +288,8 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
     else:
         _copy(pieces, home / "x.npy")
     y = np.concatenate([p.y for p in pieces])
-    label_type: LabelType | None = {"M": "datetime", "b": "bool"}.get(y.dtype.kind) if y.ndim == 1 else None
+    types: dict[str, LabelType] = {"M": "datetime", "b": "bool"}
+    label_type = types.get(y.dtype.kind) if y.ndim == 1 else None
     np.save(home / "y.npy", np.datetime_as_string(y) if label_type == "datetime" else y, allow_pickle=False)
     np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
     parted = any(p.part >= 0 for p in pieces)
