@@ -287,9 +287,9 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
         (home / REFERENCES).write_text(to_json(_locate_arrays(pieces, copy_gb)), "utf-8")
     else:
         _copy(pieces, home / "x.npy")
-    y = np.concatenate([p.y for p in pieces])
-    types: dict[str, LabelType] = {"M": "datetime", "b": "bool"}
-    label_type = types.get(y.dtype.kind) if y.ndim == 1 else None
+    y: NDArray[Any] = np.concatenate([p.y for p in pieces])
+    typed: dict[str, LabelType] = {"M": "datetime", "b": "bool"}
+    label_type = typed.get(y.dtype.kind) if y.ndim == 1 else None
     np.save(home / "y.npy", np.datetime_as_string(y) if label_type == "datetime" else y, allow_pickle=False)
     np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
     parted = any(p.part >= 0 for p in pieces)
