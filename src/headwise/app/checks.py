@@ -139,9 +139,29 @@ def check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> No
         raise ConfigError(f"{masked} faults.inject spoils single messages.")
 
 
-def check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:
+def check_models(experiment: Experiment, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:
+    name = experiment.method.name
+    if method.without_body == "fails" and (bare := _find_bare(experiment, models)):
+        raise ConfigError(f"{bare}, but {name} trains the body: choose another model, such as mlp.")
     if len(models) > 1 and method.heterogeneous == "no":
         raise ConfigError(f"model names {len(models)} networks, but {name} needs the same one for all clients.")
     heads = {tuple(p.shape for p in m.head.parameters()) for m in models}
     if len(heads) > 1 and method.heterogeneous == "same head":
         raise ConfigError(f"model names networks with different heads, but {name} needs one width for all.")
+
+
+def describe_sharing(
+    experiment: Experiment, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]
+) -> str | None:
+    """The sentence for a network of which clients get nothing; it is no error, so that a comparison can go on."""
+    bare = _find_bare(experiment, models)
+    if not bare or method.without_body != "alone":
+        return None
+    return f"{bare}, and {experiment.method.name} shares nothing else: every client trains alone."
+
+
+def _find_bare(experiment: Experiment, models: tuple[SplitModel, ...]) -> str:
+    for choice, model in zip(experiment.model, models, strict=True):
+        if not any(True for _ in model.body.parameters()):
+            return f"model is {choice.name!r}, whose body has no parameters"
+    return ""

@@ -39,7 +39,15 @@ from ..settings.names import SITES
 from ..tasks.base import DEFAULT
 from ..tasks.registry import kind_of, objective_of
 from . import registry
-from .checks import check_models, check_outputs, check_preprocessing, check_sums, check_task, check_training
+from .checks import (
+    check_models,
+    check_outputs,
+    check_preprocessing,
+    check_sums,
+    check_task,
+    check_training,
+    describe_sharing,
+)
 
 Guess = tuple[Tensor, Tensor]
 """what such a model says about a client's test samples, and their targets"""
@@ -85,6 +93,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
             experiment.stop.patience,
         )
     plan = plan_for(experiment, data)
+    if alone := describe_sharing(experiment, plan.method, plan.models):
+        logging.getLogger("headwise").warning("%s", alone[0].upper() + alone[1:])
     experiment = registry.resolve_all(dataclasses.replace(experiment, clients=len(data)))
     counts = data.histograms()
     names = {"classes": list(data.dataset.strata.names), **({"names": list(data.names)} if data.names else {})}
@@ -99,7 +109,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     other = experiment.server_model
     check_task(experiment, method, data.task)
     check_training(experiment, method, data.task)
-    check_models(experiment.method.name, method, models)
+    check_models(experiment, method, models)
     check_outputs(experiment, models, data.task)
     metrics_to_measure(
         data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric

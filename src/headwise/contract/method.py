@@ -116,6 +116,8 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     `Params`, the last matrix"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
+    without_body: ClassVar[Literal["works", "alone", "fails"]] = "works"
+    """with a network whose body has no parameters (linear): it works; every client trains alone; or it fails"""
 
     tasks: ClassVar[tuple[TaskName, ...]] = tuple(TASKS)
     """what it can learn; by default everything, as its mathematics uses the task's own loss only"""

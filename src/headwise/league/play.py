@@ -41,6 +41,9 @@ class League:
         if self.missing:
             counted = pluralize(len(self.missing), "cell")
             sentences.append(f"{counted} not run yet; the first: {self.missing[0].command}")
+        alone = [f"{r.method} on {r.federation}" for r in self.results if r.kb_down == 0 and r.method != "standalone"]
+        if alone:
+            sentences.append(f"Clients received nothing, and trained alone: {', '.join(dict.fromkeys(alone))}.")
         failed = [r for r in self.results if r.error]
         for reason in dict.fromkeys(r.error for r in failed):
             which = [f"{r.method} on {r.federation}" for r in failed if r.error == reason]

@@ -52,6 +52,7 @@ class FedAFK(Averaging[Own]):
     travels = "body"
     stays = "whole model"
     uploaded_fields = ("theta",)  # once mu reaches 0, it is a copy of the global body
+    without_body = "fails"
     traffic_down = "F + L * global_head"
     cost = 2.4
     shows = {"me.mu": "client"}

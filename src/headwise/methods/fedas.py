@@ -58,6 +58,7 @@ class FedAS(Method[Shared, Own, Shared, Up]):
     stays = "head, last body (a copy is sent)"
     uploaded_fields = ("w",)
     traffic_down = "F"
+    without_body = "alone"
     traffic_up = "F + 1"
     cost = 3
     presets = {"code": {"fisher": "batches", "align_first": True}}

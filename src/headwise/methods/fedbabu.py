@@ -30,6 +30,7 @@ class FedBABU(Averaging[Nothing]):
     travels = "body"
     stays = "nothing"
     traffic_down = "F"
+    without_body = "alone"
 
     finetune_epochs: EpochsOrNone = 5
     """epochs of fine-tuning before use; 0 uses the body with the common random head"""

@@ -52,6 +52,7 @@ class FedFTHA(Method[Server, OwnHead, Shared, Up]):
     stays = "head (a copy is sent)"
     uploaded_fields = ("h",)
     traffic_down = "F"
+    without_body = "alone"
     traffic_up = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
     cost = 1.4
 

@@ -54,6 +54,7 @@ class FedL2G(Method[Guides, OwnModel, Guides, Slopes]):
     tasks = ("classification",)
     travels = "a vector per class down, their slopes up"
     stays = "whole model"
+    without_body = "fails"
     traffic_down = "C * K"
     traffic_up = "?"  # K + 1 for each class of the study batch
     sums = "labels"

@@ -23,6 +23,7 @@ class FedPer(Averaging[OwnHead]):
     travels = "body"
     stays = "head"
     traffic_down = "F"
+    without_body = "alone"
 
     def shared(self, central: Central) -> Params:
         return central.init().params("body")

@@ -26,6 +26,7 @@ class FedRep(Averaging[OwnHead]):
     travels = "body"
     stays = "head"
     traffic_down = "F"
+    without_body = "alone"
     cost = 1.4
     presets = {"paper": {"weights": "clients"}}
 

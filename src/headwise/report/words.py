@@ -38,6 +38,13 @@ def describe_failures(setting: Setting) -> list[str]:
     return sentences
 
 
+def _list_alone(setting: Setting) -> list[str]:
+    """Such as methods that share only the body, where the network has none."""
+    others = [line for line in setting.lines if line.runs[0].method != "standalone"]
+    alone = [line.name for line in others if not any(s["bytes_down"] for s in line.summaries)]
+    return [f"Clients of {', '.join(alone)} received nothing: they trained alone."] if alone else []
+
+
 def describe_results(setting: Setting) -> list[str]:
     """Who won, by how much, whether that is more than chance, and who would be better off with local training."""
     lines = setting.ranking
@@ -65,6 +72,7 @@ def describe_results(setting: Setting) -> list[str]:
         sentences.append(
             f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}."
         )
+    sentences += _list_alone(setting)
     return sentences + _list_near(setting, best) + _describe_own_models(best, lines) + _describe_privacy(lines)
 
 
