@@ -80,12 +80,8 @@ class ClusterFL(Method[Clusters, OwnModel, Shared, Shared]):
     def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         centre = down.w.restrict(m.live())
-
-        def objective(x: Tensor, y: Tensor) -> Tensor:  # Eq. (2), as numbered above
-            drawn = self.pull / 2 * (m.live() - centre).sq_norm() + self.decay / 2 * m.live().sq_norm()
-            return local.loss(m, x, y) + drawn
-
-        local.sgd(m, loss=objective)
+        both = self.pull + self.decay  # pull (w - c) + decay w = both (w - c) + decay c
+        local.sgd(m, pull=(both, centre), shift=self.decay * centre)  # Eq. (2), as numbered above
         return Update(Shared(m.params()), OwnModel(m.state()), m)
 
 

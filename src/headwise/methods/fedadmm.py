@@ -79,12 +79,7 @@ class FedADMM(GlobalModel[Own, Change]):
         theta = down.w.restrict(me.y)
         old = theta if self.start == "global" else me.w
         m = local.model(Params({**down.w, **old}))
-
-        def objective(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
-            apart = m.live() - theta
-            return local.loss(m, x, y) + apart.dot(me.y) + self.rho / 2 * apart.sq_norm()
-
-        local.sgd(m, loss=objective)
+        local.sgd(m, pull=(self.rho, theta), shift=me.y)  # Eq. (1)
         w = m.params().restrict(me.y)
         y = me.y + self.rho * (w - theta)  # Eq. (2)
         d = w - old + (y - me.y) / self.rho  # Eq. (3)

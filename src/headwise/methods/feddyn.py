@@ -84,12 +84,7 @@ class FedDyn(Method[Server, Own, Shared, Change]):
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Change, Own]:
         m = local.model(down.w)
-        start = down.w.restrict(me.g)
-
-        def objective(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
-            return local.loss(m, x, y) - m.live().dot(me.g) + self.alpha / 2 * (m.live() - start).sq_norm()
-
-        local.sgd(m, loss=objective)
+        local.sgd(m, pull=(self.alpha, down.w.restrict(me.g)), shift=-1 * me.g)  # Eq. (1)
         d = m.params() - down.w
         return Update(Change(d), Own(me.g - self.alpha * d.restrict(me.g)), m)  # Eq. (2)
 

@@ -83,12 +83,7 @@ class FedMTL(Method[Models, OwnModel, Relations, Shared]):
     def local_update(self, me: OwnModel, down: Relations, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
         others = down.others.restrict(m.live())
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1), up to a constant; its slope is Eq. (2)
-            w = m.live()
-            return local.loss(m, x, y) + self.lam * (down.own / 2 * w.sq_norm() + w.dot(others))
-
-        local.sgd(m, loss=loss)
+        local.sgd(m, pull=(self.lam * down.own, others.zeros()), shift=self.lam * others)  # Eq. (2)
         return Update(Shared(m.params()), OwnModel(m.state()), m)
 
 

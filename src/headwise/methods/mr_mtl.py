@@ -18,7 +18,6 @@ refused with `privacy.level = "example"`. A new client starts from w-.
 
 from dataclasses import dataclass
 
-from torch import Tensor
 
 from headwise.authoring import (
     Averaging, Local, NonNegative, OwnModel, Params, Predictor, Shared, Update, join_by_training,
@@ -41,12 +40,7 @@ class MRMTL(Averaging[OwnModel]):
 
     def local_update(self, me: OwnModel, down: Shared, local: Local) -> Update[Shared, OwnModel]:
         m = local.model(me.w)
-        centre = down.w.restrict(m.live())
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
-            return local.loss(m, x, y) + self.lam / 2 * (m.live() - centre).sq_norm()
-
-        local.sgd(m, loss=loss)
+        local.sgd(m, pull=(self.lam, down.w.restrict(m.live())))  # Eq. (1)
         return Update(Shared(m.params()), OwnModel(m.state()), m)
 
     def join(self, me: OwnModel, down: Shared, whole: Params | None, local: Local) -> Predictor:
