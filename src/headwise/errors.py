@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class HeadwiseError(Exception):
@@ -38,6 +39,15 @@ class ClientError(HeadwiseError):
 
 class ServerError(HeadwiseError):
     """The server's half of a method raised; names method, round and phase."""
+
+
+@contextmanager
+def explain_missing(sentence: str, kind: type[HeadwiseError] = ConfigError) -> Iterator[None]:
+    """Turn a package that can't be imported into this sentence."""
+    try:
+        yield
+    except ImportError as error:
+        raise kind(sentence) from error
 
 
 OTHER_NAMES = {"learning_rate": "lr", "eta": "lr", "fraction": "ratio", "participation": "ratio"}

@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.exports import network, programs
 from headwise.methods.fedavg import FedAvg
 from headwise.privacy.mechanisms import rehearse
-from headwise.report.figures import write_figures
+from headwise.report.figures import draw
 from headwise.settings.experiment import Experiment
 from headwise.sites.transport.superlink import check_flower
 from headwise.testing.toy import toy_plan
@@ -27,7 +27,7 @@ ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("export", "onnx", lambda: network.to_onnx(None, {})),  # type: ignore[arg-type]
     ("export", "onnxscript", lambda: network.to_onnx(None, {})),  # type: ignore[arg-type]
     ("export", "onnxruntime", lambda: programs.load_program(Path("model.onnx"), b"", (2,))),
-    ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
+    ("figures", "matplotlib", lambda: draw(Path("figures"), "name", print)),
     ("flower", "flwr", check_flower),
     ("images", "PIL", lambda: images.read_sizes([Path("a.png")])),
     ("mlflow", "mlflow", lambda: make_trackers(["mlflow"], Path())),

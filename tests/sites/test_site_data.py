@@ -122,9 +122,10 @@ def test_own_data_without_a_path_is_for_sites(tmp_path: Path, capsys: pytest.Cap
 
 def test_nothing_is_dealt_over_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "notes.txt").touch()
     said = told(capsys, "data", "deal", "digits", "--clients", "2", "-o", str(tmp_path / "sites"), code=2)
-    assert "sites exists already" in said
-    assert [*(tmp_path / "sites").iterdir()] == []
+    assert "sites already exists" in said
+    assert [path.name for path in (tmp_path / "sites").iterdir()] == ["notes.txt"]
 
 
 def test_a_table_of_one_client(

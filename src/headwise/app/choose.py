@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..disk.files import read_json, write_bytes, write_json
+from ..disk.files import make_folder, read_json, write_bytes, write_json
 from ..disk.paths import folder_name
 from ..engine.events import Event, RoundEnded
 from ..errors import ConfigError, HeadwiseError, RunError, pluralize
@@ -253,7 +253,7 @@ class _Race:
             raise ConfigError(f"no method can run here: {next(iter(left_out.values()))}")
         self.metric = prepared.plan.metric
         self.costs = {e.method: float(registry.make("method", e.method).cost) for e in entries}
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self.note()
         return entries
 

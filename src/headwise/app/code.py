@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..disk.files import digest, explain_write_errors, read_bytes, read_json, seal, write_bytes, write_json
+from ..disk.files import digest, read_bytes, read_json, seal, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
 from ..runs.manifest import INPUTS, read_manifest
@@ -93,10 +93,7 @@ def store_code(code: RunCode, folder: Path) -> None:
     """Copy the user's files into the run's folder."""
     home = folder / INPUTS / FOLDER / _key(code.plain())
     for name, data in code.files.items():
-        path = home / name
-        with explain_write_errors(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, data)
+        write_bytes(home / name, data, parents=True)
 
 
 def add_code(folder: Path, code: RunCode, rounds: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from ..data.sources.own import Own
-from ..disk.files import digest, explain_write_errors, write_bytes
+from ..disk.files import digest, write_bytes
 from ..disk.jsontext import to_json
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
@@ -63,7 +63,7 @@ def with_listed_files(experiment: Experiment, home: Path) -> Experiment:
         return experiment
     if not path.exists():
         source: Own = registry.make("data", experiment.data)
-        _save(path, to_json(source.hashes()).encode())
+        write_bytes(path, to_json(source.hashes()).encode(), parents=True)
     return dataclasses.replace(experiment, data=Choice(OWN, {**experiment.data.options, "files": str(path)}))
 
 
@@ -120,14 +120,8 @@ def _write(data: bytes, home: Path, kind: str, suffix: str) -> Path:
     """Write a file that is named after its content."""
     path = (home / f"{kind}-{digest(data)[:16]}{suffix}").absolute()
     if not path.exists():
-        _save(path, data)
+        write_bytes(path, data, parents=True)
     return path
-
-
-def _save(path: Path, data: bytes) -> None:
-    with explain_write_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, data)
 
 
 def own_objects(experiment: Experiment) -> dict[str, Any]:

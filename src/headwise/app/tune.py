@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk.files import read_json, write_bytes, write_json
+from ..disk.files import make_folder, read_json, write_bytes, write_json
 from ..disk.jsontext import leaves, to_toml
 from ..engine.events import Event, Observer, RoundEnded
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, explain_missing
 from ..log.metrics import Metric
 from ..log.schema import Round, figures
 from ..report.tables import Table, to_markdown
@@ -231,7 +231,7 @@ class _Search:
         if path.exists() and (before := read_json(path)) != about:
             keys = [k for k in about if before.get(k) != about[k]] if isinstance(before, dict) else [*about]
             raise ConfigError(f"{self.folder} holds a search with other {', '.join(keys)}: choose another --out.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_json(path, about)
         log = self.optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))
         first = max(self.base.rounds // 8, 1)
@@ -344,10 +344,8 @@ class _Judge:
 
 
 def _import_optuna() -> Any:
-    try:
+    with explain_missing("tune needs Optuna: pip install 'headwise[tune]'."):
         import optuna  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("tune needs Optuna: pip install 'headwise[tune]'.") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,10 @@ DEPTH = 50
 """how deep a file may nest lists: writing deeper ones again would hit Python's recursion limit"""
 
 
-def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
-    """The whole file at once; only the owner can read a `private` one."""
+def write_bytes(path: Path, data: bytes, *, private: bool = False, parents: bool = False) -> None:
+    """The whole file at once; only the owner can read a `private` one. `parents` creates missing folders."""
+    if parents:
+        make_folder(path.parent)
     with replace_file(path, private=private) as file:
         file.write(data)
 
@@ -34,6 +37,28 @@ def check_new_folder(folder: Path) -> None:
     with explain_write_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
+
+
+def make_folder(folder: Path) -> None:
+    """With its parents; it may exist already."""
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A draft of the folder, which appears with its last file, or not at all."""
+    check_new_folder(folder)
+    with explain_write_errors(folder):
+        draft = folder.absolute().with_name(f".{folder.absolute().name}.draft-{os.getpid()}")
+        draft.mkdir(parents=True)
+    try:
+        yield draft
+        with explain_write_errors(folder):
+            draft.replace(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 @contextmanager

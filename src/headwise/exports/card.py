@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +11,9 @@ from .. import __version__
 from ..data.dataset import Dataset
 from ..data.own.description import read_description
 from ..disk.files import (
-    check_new_folder,
     digest,
     explain_write_errors,
+    new_folder,
     read_bytes,
     read_json,
     seal,
@@ -73,22 +70,6 @@ def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, byte
         for name, data in files.items():
             write_bytes(draft / name, data)
         write_json(draft / CARD, seal({"format": FORMAT, "headwise": __version__, **card, "files": sizes}))
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A draft of the folder, which appears with its last file, or not at all."""
-    check_new_folder(folder)
-    with explain_write_errors(folder):
-        draft = folder.absolute().with_name(f".{folder.absolute().name}.draft-{os.getpid()}")
-        draft.mkdir(parents=True)
-    try:
-        yield draft
-        with explain_write_errors(folder):
-            draft.replace(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def read_card(folder: Path) -> dict[str, Any]:

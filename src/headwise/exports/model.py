@@ -20,7 +20,7 @@ from .inputs import Inputs
 if TYPE_CHECKING:
     from torch import nn
 
-    from .importance import Importances
+    from .quality import Importances
 
 Format = Literal["onnx", "torch"]
 ROWS = 4096
@@ -170,8 +170,7 @@ class TrainedModel:
               age    worse by 21.2 % ± 3.0 %
               sex    worse by 0.4 % ± 1.1 %
         """
-        from .importance import measure_importance
-        from .quality import encode_pair
+        from .quality import encode_pair, measure_importance
 
         return measure_importance(self, *encode_pair(self, raw, y), repeats, seed)
 

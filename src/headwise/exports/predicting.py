@@ -13,11 +13,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..disk.files import explain_write_errors, replace_file, write_json
+from ..disk.files import explain_write_errors, new_folder, replace_file, write_json
 from ..disk.jsontext import csv_cell, to_json
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, explain_missing
 from ..tasks.registry import kind_of
-from .card import new_folder
 from .model import TrainedModel
 from .samples import Batch, place_of, read_batches
 
@@ -94,11 +93,9 @@ def _json(file: IO[bytes], head: list[str]) -> Iterator[Write]:
 
 @contextmanager
 def _parquet(file: IO[bytes], head: list[str]) -> Iterator[Write]:
-    try:
+    with explain_missing("-o is Parquet, which needs pyarrow: pip install 'headwise[tables]'."):
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("-o is Parquet, which needs pyarrow: pip install 'headwise[tables]'.") from None
     writers: list[Any] = []
 
     def write(columns: list[list[Any]]) -> None:
@@ -140,10 +137,8 @@ def _write_npz(model: TrainedModel, data: Path, out: Path, on_progress: Progress
 
 def _write_pngs(model: TrainedModel, data: Path, out: Path, on_progress: Progress, client: str) -> int:
     """A file for each sample, named like it; those of image files have the size of their image."""
-    try:
+    with explain_missing("masks are written as PNG, which needs pillow: pip install 'headwise[images]'."):
         from PIL import Image
-    except ImportError:
-        raise ConfigError("masks are written as PNG, which needs pillow: pip install 'headwise[images]'.") from None
     if len(model.classes) > MOST:
         raise ConfigError(f"-o is {str(out)!r}, but a PNG has at most {MOST} classes: choose a file that ends in .npz.")
     root = place_of(data, model)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, explain_missing
 from .model import Prediction
 
 Answer = Callable[[NDArray[Any]], Prediction]
@@ -61,11 +61,9 @@ NODES = 100_000
 
 def check_program(data: bytes) -> bytes:
     """The program in these bytes, written again from what was checked; `ValueError` if it holds anything else."""
-    try:
+    with explain_missing("an ONNX program needs pip install 'headwise[export]'."):
         import onnx  # pyright: ignore[reportMissingImports]
         from google.protobuf.message import DecodeError
-    except ImportError:
-        raise ConfigError("an ONNX program needs pip install 'headwise[export]'.") from None
     try:
         program = onnx.ModelProto.FromString(data)
     except DecodeError as error:
@@ -104,10 +102,8 @@ def _check_tensor(tensor: Any) -> None:
 
 def load_program(path: Path, data: bytes, shape: tuple[int, ...]) -> Answer:
     """The program in these bytes, run by onnxruntime; both outputs must have this shape for each sample."""
-    try:
+    with explain_missing(f"{path} is ONNX, which needs pip install 'headwise[export]'."):
         import onnxruntime  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(f"{path} is ONNX, which needs pip install 'headwise[export]'.") from None
     try:
         program = check_program(data)
         _limit_memory()

@@ -61,7 +61,7 @@ from .network import (
 from .programs import load_program
 
 if TYPE_CHECKING:
-    from .importance import Importances
+    from .quality import Importances
 
 DEPLOYED = "flower"
 """the engine of runs with sites; in a simulation of sites, all clients are here"""
@@ -217,7 +217,7 @@ class Models:
 
     def importance(self, client: int, part: str, moment: str, round: str, repeats: int, seed: int) -> Importances:
         """Of each feature for a client's model, on its own samples of this part."""
-        from .importance import measure_importance
+        from .quality import measure_importance
 
         rows = self.rows(client, part).index
         if not len(rows):

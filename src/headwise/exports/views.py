@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..engine.client.scoring import compute_outputs
 from ..engine.host import move_to
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, explain_missing
 from ..runs.query import client_label
 from ..tasks.registry import kind_of
 from .run_models import Models
@@ -83,9 +83,7 @@ def _project_with_pca(features: NDArray[Any]) -> tuple[NDArray[Any], str]:
 
 
 def _project_with_tsne(features: NDArray[Any]) -> tuple[NDArray[Any], str]:
-    try:
+    with explain_missing("projection is 'tsne', which needs scikit-learn: pip install scikit-learn."):
         from sklearn.manifold import TSNE  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("projection is 'tsne', which needs scikit-learn: pip install scikit-learn.") from None
     nearest = min(30.0, (len(features) - 1) / 3)
     return TSNE(perplexity=nearest, init="pca", random_state=0).fit_transform(features), "t-SNE"

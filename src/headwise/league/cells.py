@@ -21,7 +21,7 @@ from ..app.code import RunCode, collect_code
 from ..app.launch import InterruptedRunError, run_to_end
 from ..app.registry import find, resolve_all
 from ..app.tune import tune
-from ..disk.files import digest, read_json, write_json
+from ..disk.files import digest, make_folder, read_json, write_json
 from ..disk.jsontext import to_json
 from ..disk.paths import folder_name
 from ..errors import ConfigError, HeadwiseError, RunError, nearest
@@ -218,9 +218,8 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         raise
     except HeadwiseError as error:
         result = Result(**about, error=str(error))
-    path = cell.path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, result.plain())
+    make_folder(cell.path(folder).parent)
+    write_json(cell.path(folder), result.plain())
     if not keep:
         shutil.rmtree(place, ignore_errors=True)
     return result
@@ -280,6 +279,6 @@ def tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, 
     with tempfile.TemporaryDirectory() as home:
         base = cell.federation.experiment(cell.method, TUNING_DRAW)
         result = tune(base, trials=TRIALS, out=Path(home) / "tune", data_dir=data_dir)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_json(path, result.best_settings)
     return result.best_settings

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from .. import __version__
 from ..app.prepare import prepare
 from ..app.registry import resolve
-from ..disk.files import explain_write_errors, write_bytes
+from ..disk.files import make_folder, write_bytes
 from ..errors import ConfigError, DataError, pluralize
 from ..report.page import read_asset, script_safe, templates_in
 from ..report.recommendation import LOCAL
@@ -75,8 +75,7 @@ def play(
     left_out = {f.name: reason for f in federations if (reason := _why_left_out(f, data_dir))}
     able = [f for f in federations if f.name not in left_out]
     cells = [LeagueCell(f, name, draw, s) for draw in draws for s in settings for f in able for name in names]
-    with explain_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     results = [_read_cell(cell, folder) for cell in cells]
     missing = [k for k, result in enumerate(results) if result is None]
     for done, k in enumerate(missing if run else ()):

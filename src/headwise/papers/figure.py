@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ..disk.files import explain_write_errors, read_bytes, read_json, write_bytes
-from ..errors import ConfigError, RunError
+from ..disk.files import read_bytes, read_json
+from ..errors import RunError
 from ..log.metrics import ACCURACY
-from ..report.figures import DASHES, FORMATS, PALETTE, STYLE
+from ..report.figures import DASHES, PALETTE, draw
 from ..runs.query import Run
 from .cells import STANDALONE, Ask, cell_of, recipe_of
 from .reproduce import curve, floor_in, is_finished
@@ -28,28 +27,13 @@ def write_curves(ask: Ask, cells: Path, folder: Path) -> list[Path]:
 
     `cells` holds runs, or the CSV and JSON files of collected cells.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "a figure needs matplotlib, which is not installed: pip install 'headwise[figures]'."
-        ) from error
     written: list[Path] = []
     for column in ask.columns:
         lines = collect_curves(ask, column, cells) if column.measure == "accuracy" else {}
-        if not lines:
-            continue
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(5.5, 3.4), layout="constrained")
-            _draw(figure.subplots(), ask, column, lines, _floor(ask, column, cells))
-            for form, metadata in FORMATS.items():
-                image = io.BytesIO()
-                figure.savefig(image, format=form, metadata=metadata)
-                with explain_write_errors(folder):
-                    folder.mkdir(parents=True, exist_ok=True)
-                written.append(folder / f"{_file_name(column.name)}.{form}")
-                write_bytes(written[-1], image.getvalue())
+        if lines:
+            floor = _floor(ask, column, cells)
+            name = re.sub(r"[^\w.=]+", "-", column.name).strip("-")
+            written += draw(folder, name, _draw_curves, ask, column, lines, floor)
     if not written:
         raise RunError(
             f"{cells} holds no finished cell of these columns of {ask.name}: run them first, without --figure."
@@ -101,7 +85,7 @@ def _floor(ask: Ask, column: Column, cells: Path) -> float | None:
     return None
 
 
-def _draw(axes: Any, ask: Ask, column: Column, lines: dict[str, Points], floor: float | None) -> None:
+def _draw_curves(axes: Any, ask: Ask, column: Column, lines: dict[str, Points], floor: float | None) -> None:
     for k, (method, points) in enumerate(lines.items()):
         colour = "#6e7781" if method == STANDALONE.name else PALETTE[k % len(PALETTE)]
         dashes = DASHES[k // len(PALETTE) % len(DASHES)]
@@ -117,7 +101,3 @@ def _draw(axes: Any, ask: Ask, column: Column, lines: dict[str, Points], floor: 
 
 def _columns(points: Points) -> Sequence[Sequence[float]]:
     return [t for t, _ in points], [value for _, value in points]
-
-
-def _file_name(column: str) -> str:
-    return re.sub(r"[^\w.=]+", "-", column).strip("-")

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from ..app.compare import Watch
 from ..app.launch import data_folder, run_to_end
-from ..disk.files import explain_write_errors, write_bytes, write_json
+from ..disk.files import make_folder, write_bytes, write_json
 from ..errors import ConfigError
 from ..log.metrics import ACCURACY
 from ..log.schema import Seconds, figures
@@ -194,8 +194,7 @@ def is_finished(folder: Path) -> bool:
 def _write(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
     """Write the table as Markdown, CSV and JSON, from the runs so far; add further formats here."""
     table = Reproduction(ask, rows_of(ask, cells, exact), command)
-    with explain_write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_bytes(out / "table.md", table.markdown().encode())
     write_bytes(out / "table.csv", table.csv().encode())
     write_json(out / "table.json", table.plain())

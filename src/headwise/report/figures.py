@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..disk.files import explain_write_errors, write_bytes
-from ..errors import ConfigError
+from ..disk.files import make_folder, write_bytes
+from ..errors import explain_missing
 from .data import COLOURS, setting_data
 from .results import Setting
 from .tables import name_in_paper
@@ -42,15 +42,6 @@ Data = dict[str, Any]
 
 def write_figures(settings: Sequence[Setting], folder: Path, names: Mapping[str, str] | None = None) -> list[Path]:
     """Write every figure in both formats and return the paths; `names` are display names by method."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "figures need matplotlib, which is not installed: pip install 'headwise[figures]'."
-        ) from error
-    with explain_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for number, setting in enumerate(settings, 1):
         data = setting_data(setting)
@@ -58,14 +49,26 @@ def write_figures(settings: Sequence[Setting], folder: Path, names: Mapping[str,
         data["order"] = [shown[name] for name in data["order"]]
         data["lines"] = [{**line, "name": shown[line["name"]]} for line in data["lines"]]
         for name, paint in FIGURES.items():
-            with matplotlib.rc_context(STYLE):
-                figure = Figure(figsize=(5.5, 3.4), layout="constrained")
-                paint(figure.subplots(), data)
-                for form, metadata in FORMATS.items():
-                    image = io.BytesIO()
-                    figure.savefig(image, format=form, metadata=metadata)
-                    written.append(folder / f"{name}{f'-{number}' if len(settings) > 1 else ''}.{form}")
-                    write_bytes(written[-1], image.getvalue())
+            file = f"{name}-{number}" if len(settings) > 1 else name
+            written += draw(folder, file, paint, data)
+    return written
+
+
+def draw(folder: Path, name: str, paint: Callable[..., None], *about: Any) -> list[Path]:
+    """Write what `paint` draws about these things as SVG and PDF; return the paths."""
+    with explain_missing("figures need matplotlib, which is not installed: pip install 'headwise[figures]'."):
+        import matplotlib
+        from matplotlib.figure import Figure
+    make_folder(folder)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+        paint(figure.subplots(), *about)
+        written: list[Path] = []
+        for form, metadata in FORMATS.items():
+            image = io.BytesIO()
+            figure.savefig(image, format=form, metadata=metadata)
+            written.append(folder / f"{name}.{form}")
+            write_bytes(written[-1], image.getvalue())
     return written
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import runs
 from ..disk.files import digest, from_json, read_bytes, read_json
-from ..errors import ConfigError, RunError, nearest
+from ..errors import ConfigError, RunError, explain_missing, nearest
 from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics, metrics_over_clients
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, figures, was_evaluated
 from .files import JOINED, PARTITION, RESULT, Extent, check, parse
@@ -21,8 +21,8 @@ from .manifest import describe_guarantee, read_manifest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..exports.importance import Importances
     from ..exports.model import TrainedModel
+    from ..exports.quality import Importances
     from ..exports.run_models import ClientRows, Models
 
 
@@ -367,10 +367,8 @@ class Run:
 
     def clients_frame(self, moment: str = "pre") -> Any:
         """A pandas DataFrame with a row per client: samples, floor, and its last scores on test samples."""
-        try:
+        with explain_missing("clients_frame needs pandas: pip install pandas."):
             import pandas as pd  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ConfigError("clients_frame needs pandas: pip install pandas.") from None
         count = self.manifest["experiment"]["clients"]
         parts = {part: [sum(row) for row in self.partition[part]] for part in ("train", "val", "test")}
         frame = pd.DataFrame(

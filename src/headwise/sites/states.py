@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..disk.files import digest as digest_of
-from ..disk.files import explain_write_errors, read_bytes, write_bytes
+from ..disk.files import read_bytes, write_bytes
 from ..errors import RunError
 
 RUN = re.compile(r"[0-9a-z-]{1,64}")
@@ -59,7 +59,7 @@ class SiteStates:
         `after` and its predecessor stay as well: the server may lose this reply, and its newest checkpoint.
         """
         digest = digest_of(data)
-        _write(self._home(client) / f"round-{t:07}-{digest}.safetensors", data)
+        write_bytes(self._home(client) / f"round-{t:07}-{digest}.safetensors", data, parents=True)
         versions = self.versions(client)
         base = next((v.t for v in versions if v.digest == after), t)
         older = [v for v in versions if v.t < base]
@@ -73,7 +73,7 @@ class SiteStates:
         """Store the run's experiment: a personal model stays usable after the server is gone."""
         path = self.folder / "experiment.json"
         if not path.exists():
-            _write(path, experiment.encode())
+            write_bytes(path, experiment.encode(), parents=True)
 
     def experiment(self) -> str:
         path = self.folder / "experiment.json"
@@ -84,7 +84,7 @@ class SiteStates:
 
     def put_download(self, client: int, data: bytes) -> None:
         """Store the last download: a personal model is made from it and the client's state."""
-        _write(self._home(client) / "download.safetensors", data)
+        write_bytes(self._home(client) / "download.safetensors", data, parents=True)
 
     def download(self, client: int) -> bytes:
         return read_bytes(self._home(client) / "download.safetensors")
@@ -96,12 +96,6 @@ class SiteStates:
 
     def _home(self, client: int) -> Path:
         return self.folder / f"client-{int(client)}"
-
-
-def _write(path: Path, data: bytes) -> None:
-    with explain_write_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, data)
 
 
 def runs_in(folder: Path) -> list[str]:

@@ -205,7 +205,7 @@ def test_the_command_says_how_to_go_on_and_overwrites_nothing(
     assert lines[0].endswith("describes 2 clients with 40 samples of 1 x 16 x 16, 4 classes.")
     assert lines[1] == f"headwise run --data {tmp_path / 'out' / 'data.toml'} --model cnn"
     assert call(*words) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert call("check", str(tmp_path / "out" / "data.toml")) == 0
 
 
@@ -286,6 +286,7 @@ def test_samples_that_do_not_fit_are_one_sentence(tmp_path: Path, name: str, arr
 def test_nothing_is_left_where_a_folder_is_already(tmp_path: Path) -> None:
     folder = write_fl_bench(tmp_path / "synthetic", [parts([0, 1])], data=IMAGES[:12, 0, 0], targets=LABELS[:12])
     (tmp_path / "out").mkdir()
-    with pytest.raises(RunError, match="exists already"):
+    (tmp_path / "out" / "notes.txt").touch()
+    with pytest.raises(RunError, match="already exists"):
         import_fl_bench(folder, tmp_path / "out")
-    assert not os.listdir(tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == ["notes.txt"]

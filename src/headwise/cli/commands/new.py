@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ...app import registry
-from ...disk.files import write_bytes
+from ...disk.files import make_folder, write_bytes
 from ...disk.paths import output_folder
 from ...errors import ConfigError
 
@@ -35,7 +35,7 @@ def method(name: str, out: str) -> None:
     for path in files:
         if path.exists():
             raise ConfigError(f"{path} exists already: choose another NAME or another --out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for path, template in files.items():
         text = (TEMPLATES / template).read_text(encoding="utf-8")
         class_name = "".join(part.capitalize() for part in name.split("_"))

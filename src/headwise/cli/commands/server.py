@@ -33,7 +33,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     Creates a certificate if FOLDER has none; sites need FOLDER/ca.crt.
     """
     check_flower()
-    from ...disk.files import explain_write_errors
+    from ...disk.files import make_folder
     from ...sites.keys import check_certificate, write_certificates
     from ...sites.server.control import run_server
     from ...sites.transport.superlink import check_insecure, check_name
@@ -42,8 +42,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     for option, name in (("--host", host), *(("--name", name) for name in names)):
         check_name(option, name)
     home = folder.absolute()
-    with explain_write_errors(home):
-        home.mkdir(parents=True, exist_ok=True)
+    make_folder(home)
 
     def certify() -> None:
         if not insecure and not (home / "ca.crt").exists():

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ...disk.files import check_new_folder, explain_write_errors, write_bytes
+from ...disk.files import check_new_folder, make_folder, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, pluralize
 from ...settings.choices import Choice
@@ -98,8 +98,7 @@ def init(
     site = check_site(tomllib.loads(text), folder / "site.toml")
     policy = Policy(site, folder.absolute())
     view = policy.load_clients(None if experiment is None else for_sites(experiment), download=download)
-    with explain_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_bytes(folder / "site.toml", text.encode())
     write_node_key(folder / "site.key", site.name)
     for facts in report_facts(site, view, UNPROTECTED):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
+from ...errors import DataError, explain_missing
 from ...tasks.registry import kind_of
 from .description import Description
 from .findings import DataFinding, Findings, Report
@@ -128,10 +128,8 @@ def _check_file(path: Path) -> None:
 
 
 def _import_pillow(path: Path) -> Any:
-    try:
+    with explain_missing(f"{path} is an image, which needs pillow: pip install 'headwise[images]'.", DataError):
         from PIL import Image
-    except ImportError:
-        raise DataError(f"{path} is an image, which needs pillow: pip install 'headwise[images]'.") from None
     return Image
 
 

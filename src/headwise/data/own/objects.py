@@ -16,7 +16,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -25,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...disk.files import digest, write_bytes, write_json
+from ...disk.files import digest, new_folder, write_bytes, write_json
 from ...disk.jsontext import to_json, to_toml
-from ...errors import ConfigError, DataError, RunError, nearest, pluralize
+from ...errors import ConfigError, DataError, nearest, pluralize
 from ...settings.fields import build
 from ...tasks.registry import kind_of
 from ..dataset import LabelType
@@ -499,19 +498,6 @@ def deal(data: FederatedData, model: str, out: Path) -> list[Path]:
         settings = {"method": "fedavg", "data": "own", "model": model, "clients": len(data), "rounds": 10}
         (draft / "experiment.toml").write_text("".join(f"{k} = {to_toml(v)}\n" for k, v in settings.items()), "utf-8")
     return [out / name for name in names]
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes `out` once it is complete."""
-    if out.exists():
-        raise RunError(f"{out} exists already: choose another -o, or remove it.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=out.parent) as temporary:
-        draft = Path(temporary) / "draft"
-        draft.mkdir()
-        yield draft
-        draft.rename(out)
 
 
 def _folder_name(name: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...disk.files import new_folder
 from ...errors import DataError
 from ...memory import check_memory
 from ...tasks.classification import Classification
@@ -30,7 +31,7 @@ from ..sources.fashion_mnist import FashionMNIST
 from ..sources.mnist import MNIST
 from .arrays import map_npy, read_header
 from .description import PARTS, Preprocess, to_text
-from .objects import StoredPiece, new_folder, write_arrays
+from .objects import StoredPiece, write_arrays
 
 LARGEST = 4 << 30
 """bytes of one client's file, unpacked"""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.jsontext import to_json
-from ...errors import DataError, nearest
+from ...errors import DataError, explain_missing, nearest
 from .description import Description
 from .findings import DataFinding, Report
 from .images import Pictures
@@ -197,10 +197,8 @@ def _read_parquet(path: Path, d: Description, columns: Sequence[str], report: Re
 
 
 def _open_parquet(path: Path) -> Any:
-    try:
+    with explain_missing(f"{path} is Parquet, which needs pyarrow: pip install 'headwise[tables]'.", DataError):
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise DataError(f"{path} is Parquet, which needs pyarrow: pip install 'headwise[tables]'.") from None
     try:
         return parquet.ParquetFile(path, memory_map=True)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import DataError
+from ...errors import DataError, explain_missing
 from ..dataset import Dataset, Source
 
 
@@ -21,10 +21,8 @@ class Diabetes(Source):
 
     def load(self, folder: Path) -> Dataset:
         """Read scikit-learn's copy, since the data has no licence under which we could ship our own."""
-        try:
+        with explain_missing("diabetes needs scikit-learn, whose copy it reads: pip install scikit-learn.", DataError):
             from sklearn.datasets import load_diabetes
-        except ImportError:
-            raise DataError("diabetes needs scikit-learn, whose copy it reads: pip install scikit-learn.") from None
         x, y = map(np.asarray, load_diabetes(return_X_y=True, scaled=False))
         scaled = np.stack([_standardize(column) for column in x.T], axis=1)
         target = y.astype(np.float32).reshape(-1, 1)

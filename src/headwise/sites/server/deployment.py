@@ -16,7 +16,7 @@ from ...app.prepare import Prepared, floors_of, plan_for
 from ...contract.method import record_types
 from ...data.federated import clients_at_sites, task_at_sites
 from ...data.splits import Floor, Spread, Summary, measure_floor
-from ...disk.files import append_lines, digest, explain_write_errors, read_json, write_json
+from ...disk.files import append_lines, digest, make_folder, read_json, write_json
 from ...disk.jsontext import to_json
 from ...engine.client.state import States
 from ...engine.plan import Plan
@@ -67,8 +67,7 @@ def serve(transport: Transport, config: dict[str, Any]) -> None:
     def say(line: str) -> None:
         append_lines(progress_file(out), [{"line": line}])
 
-    with explain_write_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     try:
         experiment = for_sites(experiment_from(order["experiment"]))
         _serve(transport, experiment, out, float(order["wait"]), order["sites"], say)
