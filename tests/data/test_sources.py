@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tiny_files import (
 )
 
 from headwise.app import registry
+from headwise.data.dataset import merge_parts
 from headwise.data.sources.ag_news import AGNews, split_words
 from headwise.data.sources.cifar10 import CIFAR10
 from headwise.data.sources.cifar100 import CIFAR100
@@ -338,3 +340,21 @@ def test_diabetes_without_scikit_learn_are_a_sentence(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(DataError, match="diabetes needs scikit-learn, whose copy it reads: pip install"):
         Diabetes().load(Path())
+
+
+def test_images_are_never_in_memory_twice() -> None:
+    """One array for all of them, and at most one part besides."""
+    count = 20
+    tracemalloc.start()
+    try:
+        parts = [(np.full((100, 3, 32, 32), k, np.uint8), np.full(100, k)) for k in range(count)]
+        before, _ = tracemalloc.get_traced_memory()
+        dataset = merge_parts(parts, tuple(map(str, range(count))), tests=2)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not parts
+    assert after < 1.1 * before
+    assert np.array_equal(dataset.x[:, 0, 0, 0], dataset.y)
+    assert dataset.official_test is not None
+    assert np.array_equal(dataset.official_test, dataset.y >= count - 2)

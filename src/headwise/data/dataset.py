@@ -122,10 +122,20 @@ Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """images [n, channels, height, width] and their labels"""
 
 
-def merge_parts(train: Sequence[Part], test: Sequence[Part], classes: tuple[str, ...]) -> Dataset:
-    """One data set of the public training and test images, scaled to -1 to 1."""
-    x = np.concatenate([images for images, _ in (*train, *test)])
-    y = np.concatenate([labels for _, labels in (*train, *test)])
-    is_test = np.arange(len(y)) >= sum(len(labels) for _, labels in train)
+def merge_parts(parts: list[Part], classes: tuple[str, ...], tests: int = 1) -> Dataset:
+    """One data set of public images, scaled to -1 to 1; the last parts, `tests` of them, are the public test images.
+
+    Parts leave the list as they are copied, so that memory never holds all images twice.
+    """
+    y = np.concatenate([labels for _, labels in parts])
+    trains = sum(len(labels) for _, labels in parts[: len(parts) - tests])
+    is_test = np.arange(len(y)) >= trains
+    x = np.empty((len(y), *parts[0][0].shape[1:]), np.uint8)
+    at = 0
+    while parts:
+        images, _ = parts.pop(0)
+        x[at : at + len(images)] = images
+        at += len(images)
+        del images
     half = (0.5,) * x.shape[1]
     return Dataset(x, y, classes, mean=half, std=half, official_test=is_test)

@@ -45,8 +45,7 @@ class CIFAR10(Source):
 
     def load(self, folder: Path) -> Dataset:
         """Read the binary batches, or the python batches if only those are there; the images are the same."""
-        *train, test = map(_read, locate(folder, BINARY, PYTHON))
-        return merge_parts(train, [test], CLASSES)
+        return merge_parts([*map(_read, locate(folder, BINARY, PYTHON))], CLASSES)
 
 
 def _read(path: Path) -> Part:

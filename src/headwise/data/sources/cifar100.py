@@ -34,4 +34,4 @@ class CIFAR100(Source):
         train, test, meta = locate(folder, FILES)
         classes = read_names(meta, f"{self.labels}_label_names", 100 if self.labels == "fine" else 20)
         parts = [read_batch(path, f"{self.labels}_labels", len(classes)) for path in (train, test)]
-        return merge_parts(parts[:1], parts[1:], classes)
+        return merge_parts(parts, classes)

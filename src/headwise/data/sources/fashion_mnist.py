@@ -34,4 +34,4 @@ class FashionMNIST(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the four idx files."""
         x, y, test_x, test_y = locate(folder, FILES)
-        return merge_parts([read_pair(x, y, 10)], [read_pair(test_x, test_y, 10)], CLASSES)
+        return merge_parts([read_pair(x, y, 10), read_pair(test_x, test_y, 10)], CLASSES)

@@ -50,7 +50,7 @@ class MNIST(Source):
         """Read the four idx files."""
         classes = tuple("0123456789")
         x, y, test_x, test_y = locate(folder, FILES)
-        return merge_parts([read_pair(x, y, 10)], [read_pair(test_x, test_y, 10)], classes)
+        return merge_parts([read_pair(x, y, 10), read_pair(test_x, test_y, 10)], classes)
 
 
 def read_pair(images: Path, labels: Path, classes: int) -> Part:

@@ -41,9 +41,9 @@ class TinyImageNet(Source):
         kinds = sorted(read_text(ids).split())
         if not kinds or not all(re.fullmatch(r"n\d{8}", kind) for kind in kinds):
             raise DataError(f"{ids} must list WordNet ids like n01443537.")
-        train = [_read_train(ids.parent, kind, label) for label, kind in enumerate(kinds)]
-        test = [_read_val(ids.parent / "val", kinds)] if self.include_val else []
-        return merge_parts(train, test, _read_names(glossary, kinds))
+        parts = [_read_train(ids.parent, kind, label) for label, kind in enumerate(kinds)]
+        parts += [_read_val(ids.parent / "val", kinds)] if self.include_val else []
+        return merge_parts(parts, _read_names(glossary, kinds), tests=int(self.include_val))
 
 
 def _read_train(root: Path, kind: str, label: int) -> Part:
