@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from .contract.averaging import Averaged, Averaging, GlobalModel, Shared
 from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, split_epochs
-from .contract.kept import OwnBody, OwnHead, OwnModel
-from .contract.method import Method, Reply, Update, join_by_training
+from .contract.method import Method, OwnBody, OwnHead, OwnModel, Reply, Update, join_by_training
 from .models.split import Composed, SplitModel, has_batchnorm, split_norms
 from .params import (
     Params,

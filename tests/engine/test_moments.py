@@ -15,7 +15,8 @@ import pytest
 import torch
 from bench_of_tests import Played, play, prepare
 
-from headwise.contract.method import Central, Local, Method, Reply, Update
+from headwise.contract.benches import Central, Local
+from headwise.contract.method import Method, Reply, Update
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts

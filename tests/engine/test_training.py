@@ -10,7 +10,8 @@ from bench_of_tests import even_federation, federation, play, prepare
 from torch import nn
 
 from headwise.contract.averaging import Averaging, Shared
-from headwise.contract.method import Local, Update
+from headwise.contract.benches import Local
+from headwise.contract.method import Update
 from headwise.errors import ClientError
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedper import FedPer

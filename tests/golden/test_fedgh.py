@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from headwise.contract.averaging import Shared
-from headwise.contract.method import ClassMeans, Reply
+from headwise.contract.benches import ClassMeans
+from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedgh import FedGH, OwnBody

@@ -14,7 +14,8 @@ from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, features, gra
 from tiny import bench, floats, plan_of
 from torch.testing import assert_close
 
-from headwise.contract.method import ClassMeans, Reply
+from headwise.contract.benches import ClassMeans
+from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedgmh import ONE, FedGMH, Heads, Own

@@ -36,7 +36,8 @@ from numpy64 import (
 from tiny import Client, bench, model_of, plan_of, run
 
 from headwise.contract.averaging import Shared
-from headwise.contract.method import ClassMeans, Reply
+from headwise.contract.benches import ClassMeans
+from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedem import FedEM
 from headwise.methods.fedtgp import FedTGP

@@ -12,7 +12,7 @@ from headwise.papers.arithmetic import CLAIMS, messages
 from headwise.papers.cells import ask_for
 from headwise.papers.reproduce import exact_rows
 from headwise.papers.results import judge_accuracy, judge_exact, judge_rounds
-from headwise.papers.schema import CountedOn, Printed
+from headwise.papers.tables import CountedOn, Printed
 from headwise.settings.choices import Choice
 from headwise.settings.experiment import experiment_from
 

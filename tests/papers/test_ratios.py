@@ -12,8 +12,7 @@ from headwise.errors import ConfigError
 from headwise.papers.cells import ask_for, cells_of
 from headwise.papers.reproduce import measure_effort, reproduce, rows_of
 from headwise.papers.results import judge_ratio
-from headwise.papers.schema import Printed
-from headwise.papers.tables import find
+from headwise.papers.tables import Printed, find
 
 TINY = (Path(__file__).parent / "tiny.toml").read_text(encoding="utf-8")
 TIMES = """

@@ -7,7 +7,7 @@ import pytest
 from headwise.errors import ConfigError
 from headwise.papers.cells import Ask, ask_for, cells_of, with_settings, with_sweep
 from headwise.papers.results import Reproduction, Row
-from headwise.papers.schema import Printed
+from headwise.papers.tables import Printed
 
 GMH = {"columns": ["CIFAR-10 ExDir(2,0.5)"], "methods": ["FedPer", "FedGMH"]}
 

@@ -18,7 +18,7 @@ import headwise as hw
 from headwise.app.launch import data_folder
 from headwise.app.prepare import prepare
 from headwise.contract.averaging import Shared
-from headwise.contract.method import Local
+from headwise.contract.benches import Local
 from headwise.data.federated import Clients
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.client.jobs import Job, handle

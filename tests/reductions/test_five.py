@@ -10,7 +10,8 @@ from plain import toy_plan
 from torch.testing import assert_close
 
 from headwise.contract.averaging import Shared
-from headwise.contract.method import ClassMeans, Reply
+from headwise.contract.benches import ClassMeans
+from headwise.contract.method import Reply
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.events import RoundEnded
 from headwise.engine.plan import Plan

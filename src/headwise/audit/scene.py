@@ -114,7 +114,6 @@ def make_message(scene: Scene, client: int, only: Tensor | None = None) -> Clien
 
 
 def load_personal_model(scene: Scene, client: int) -> Predictor:
-    """The client's personal model after a fresh download."""
     down = scene.plan.method.broadcast(scene.server, client, ServerBench(scene.plan, scene.t))
     return make_personal_model(scene.plan, client, scene.t, scene.states[client], down)
 

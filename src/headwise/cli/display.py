@@ -34,8 +34,6 @@ def show_progress(title: str, *, quiet: bool) -> Iterator[list[Observer]]:
 
 
 class Watch:
-    """Follows a run's events, and renders them."""
-
     def __init__(self, title: str) -> None:
         self.title = title
         self.rounds = 1

@@ -28,8 +28,6 @@ HINT = "(use headwise --traceback COMMAND to see where)"
 
 
 class GlobalOptions:
-    """Options given before the command."""
-
     traceback = False
 
 

@@ -22,7 +22,8 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import Positive, Unit
-from .method import C, Central, Method, Reply, Sums, U
+from .benches import Central
+from .method import C, Method, Reply, Sums, U
 
 TAU = 1e-3  # adaptivity: keeps the adaptive optimisers' steps finite, as in the paper's experiments
 BETA_2 = 0.99

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..params import Params
 from ..records import DTYPES, Record, fields_of, pack
-from .method import Central, Local, Method, Predictor, Reply, Update, record_types
+from .benches import Central, Local, Predictor
+from .method import Method, Reply, Update, record_types
 
 AnyMethod = Method[Any, Any, Any, Any]
 

@@ -3,6 +3,9 @@
 A method is a frozen dataclass whose two halves communicate only through records. What a client keeps, receives and
 sends are three different types, so uploading a private head by mistake is a type error. Functions return new records
 and never change their arguments; nothing is kept on ``self``.
+
+Clients of most methods keep nothing, a model, a head or a body; such a method needs no `client_init` and no
+`personalize` of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +22,7 @@ from ..records import Nothing, Record
 from ..settings.fields import Checked
 from ..tasks.registry import TASKS
 from ..tasks.registry import TaskName as TaskName
-from .benches import Bench as Bench
-from .benches import Central as Central
-from .benches import ClassMeans as ClassMeans
-from .benches import Local as Local
-from .benches import Predictor as Predictor
-from .benches import split_epochs as split_epochs
-from .kept import OwnModel as OwnModel
-from .kept import assemble, begin
+from .benches import Central, Local, Predictor
 
 S = TypeVar("S", bound=Record)  # server state
 C = TypeVar("C", bound=Record)  # client state
@@ -36,6 +32,36 @@ U = TypeVar("U", bound=Record)  # message up
 Optimizers = Literal["any", "sgd", "own"]
 Sums = Literal["none", "samples", "clients", "labels"]
 """what a server needs: every message, their mean weighted by samples, their plain mean, or a sum per label"""
+
+
+class OwnModel(Record):
+    """A client's own model: at first the initial one; it predicts with it.
+
+    >>> OwnModel(Params(a=torch.zeros(2))).w
+    Params(a: (2,))
+    """
+
+    w: Params
+
+
+class OwnHead(Record):
+    """A client's own head: at first the initial one; it predicts with it on the body that it was sent.
+
+    >>> OwnHead(Params(a=torch.zeros(2))).h
+    Params(a: (2,))
+    """
+
+    h: Params
+
+
+class OwnBody(Record):
+    """A client's own body: at first the initial one; it predicts with it under the head that it was sent.
+
+    >>> OwnBody(Params(a=torch.zeros(2))).phi
+    Params(a: (2,))
+    """
+
+    phi: Params
 
 
 @dataclass(frozen=True)
@@ -237,3 +263,25 @@ def _arguments(cls: Any, known: dict[Any, Any]) -> tuple[Any, ...]:
             names: tuple[Any, ...] = getattr(cast(Any, origin), "__parameters__", ())
             return _arguments(origin, dict(zip(names, given, strict=True)))
     raise TypeError(f"{cls.__name__} does not say which records it uses: Method[Server, Client, Down, Up]")
+
+
+def begin(kind: type[Record], local: Local) -> Record:
+    """What a client keeps before it first takes part."""
+    if kind is Nothing:
+        return Nothing()
+    if kind not in (OwnModel, OwnHead, OwnBody):
+        raise NotImplementedError(f"write `client_init`, which returns the first {kind.__name__} of a client")
+    part = {OwnModel: "", OwnHead: "head", OwnBody: "body"}[kind]
+    return kind(local.init().state(part))  # pyright: ignore[reportCallIssue]
+
+
+def assemble(me: Record, down: Any, local: Local) -> SplitModel:
+    """The model of what a client keeps and of `down.w`; both together must be a whole model."""
+    if isinstance(me, OwnModel):
+        return local.model(me.w)
+    own = me.h if isinstance(me, OwnHead) else me.phi if isinstance(me, OwnBody) else Params()
+    params = own | getattr(down, "w", Params())
+    m = local.model(params)
+    if missing := sorted(m.live().keys() - params.keys()):
+        raise NotImplementedError(f"write `personalize`: {missing[0]!r} is neither sent nor kept")
+    return m

@@ -90,7 +90,6 @@ def _collect_answers(
     fail: Callable[[int, Failure], None],
     tell: Observer,
 ) -> None:
-    """Take one answer for each job."""
     t = jobs[0].t
     answered = set[int]()
     expected = {job.client for job in jobs}

@@ -55,7 +55,6 @@ class Drifted:
 
 
 def find_drifting(experiment: Experiment, clients: Sequence[int]) -> frozenset[int]:
-    """The clients whose labels change."""
     drift = experiment.drift
     if not drift.round:
         return frozenset()

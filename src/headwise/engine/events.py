@@ -38,8 +38,6 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class StartMeasured:
-    """What the clients have before round 1."""
-
     row: Round
     """the line of round 0 in rounds.jsonl"""
     clients: list[ClientLine]

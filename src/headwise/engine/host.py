@@ -30,7 +30,6 @@ T = TypeVar("T", bound="Tensor | nn.Module")
 
 
 def check_device(device: str) -> None:
-    """Raise if this machine does not have the device."""
     try:
         with warnings.catch_warnings(action="ignore"):  # torch's warnings about old devices
             torch.zeros(1, device=device).item()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..contract.method import Predictor
+from ..contract.benches import Predictor
 from ..log.metrics import Score
 from ..params import Params
 from ..records import Record, map_tensors

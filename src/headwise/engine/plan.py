@@ -76,14 +76,12 @@ class Plan:
 
     @cached_property
     def clients(self) -> Sequence[int]:
-        """The clients that take part."""
         outside = {*self.newcomers, *self.data.absent}
         everyone = range(len(self.data))
         return [c for c in everyone if c not in outside] if outside else everyone
 
     @cached_property
     def drifting(self) -> frozenset[int]:
-        """The clients whose labels change during the run."""
         return find_drifting(self.experiment, self.clients)
 
     def client(self, c: int, t: int) -> ClientData | Drifted:
@@ -92,7 +90,6 @@ class Plan:
 
     @property
     def task(self) -> str:
-        """What kind of prediction."""
         return self.data.task.kind
 
     @cached_property
@@ -103,7 +100,6 @@ class Plan:
 
     @property
     def metric(self) -> Metric:
-        """The metric that judges the run."""
         return main_metric(self.experiment.evaluate.metric, self.task)
 
     @property
@@ -132,7 +128,6 @@ class Plan:
         return objective_of(task, train.class_weights, train.label_smoothing, self.device)
 
     def with_settings(self, **settings: Any) -> Plan:
-        """The same plan with these settings of the experiment replaced."""
         return replace(self, experiment=replace(self.experiment, **settings))
 
     def for_rehearsal(self) -> Plan:

@@ -36,7 +36,6 @@ class ServerBench:
 
     @property
     def drawn(self) -> Sequence[int]:
-        """The clients that train in this round."""
         return participants(self._plan, self._round) if self._in_round else []
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:

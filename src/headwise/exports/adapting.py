@@ -84,8 +84,6 @@ def _fit_scaling(inputs: Inputs, x: NDArray[Any]) -> Inputs:
 
 
 class AdaptedClient(NamedTuple):
-    """One of the clients in some files."""
-
     client: str
     """its name; empty if the files name none"""
     trained_on: int

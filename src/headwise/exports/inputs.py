@@ -90,7 +90,6 @@ class Inputs:
         return self.fitted.recipe.form if self.fitted is not None else "array"
 
     def plain(self) -> dict[str, Any]:
-        """For a card."""
         return {
             "shape": list(self.shape),
             "dtype": self.dtype,

@@ -78,7 +78,6 @@ def check_program(data: bytes) -> bytes:
 
 
 def _check_message(message: Any) -> None:
-    """This message and all that are in it."""
     kind = message.DESCRIPTOR.name
     for field, value in message.ListFields():
         if field.name not in FIELDS.get(kind, "").split():

@@ -112,7 +112,6 @@ def make_class_rows(task: str, names: Sequence[str], hits: Hits) -> list[dict[st
 
 
 def make_quantity_rows(task: str, names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
-    """A row for each quantity."""
     return [_quantity_row(task, name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
 
 
@@ -159,7 +158,6 @@ def list_bins(sums: Array) -> list[Bin]:
 
 
 def residuals(names: Sequence[str], z: Array, y: Array) -> list[Residuals]:
-    """Of each quantity."""
     rows: list[Residuals] = []
     for name, predicted, true in zip(names, z.T.astype(np.float64), y.T.astype(np.float64), strict=True):
         finite = np.isfinite(predicted)
@@ -203,8 +201,6 @@ def _picture(quantity: Residuals) -> dict[str, Any]:
 
 
 class Quality(NamedTuple):
-    """How good a model is on some samples."""
-
     scores: Score
     clients: list[str]
     """whose samples these were, where the data has clients"""
@@ -220,7 +216,6 @@ class Quality(NamedTuple):
     """of quantities"""
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         bins = [b._asdict() for b in self.bins]
         return {**self._asdict(), "bins": bins, "residuals": [r._asdict() for r in self.residuals]}
 
@@ -307,7 +302,6 @@ def score_targets(model: TrainedModel, z: Array, y: Array) -> Score:
 
 
 def score_samples(model: TrainedModel, raw: Any, y: Any) -> float:
-    """The run's metric on these samples."""
     metric = main_metric(model.card.get("metric"), model.card["task"])
     return score_encoded(model, metric, *encode_pair(model, raw, y))
 
@@ -407,8 +401,6 @@ def compare_with_floor(model: TrainedModel, quality: Quality) -> list[str]:
 
 
 class Importance(NamedTuple):
-    """Of one feature."""
-
     feature: str
     mean: float
     """by how much the metric gets worse, on average over the shuffles; about 0 if the model does not need it"""
@@ -433,7 +425,6 @@ class Importances:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        """A table."""
         form = self.metric.form
         width = max(len(row.feature) for row in self.rows)
         head = f"{self.metric.label} {form(self.score)} on {pluralize(self.samples, 'sample')}, without one feature:"

@@ -86,7 +86,6 @@ def play(
 
 
 def write_league(league: League, folder: Path) -> None:
-    """The table and the page."""
     write_bytes(folder / "league.csv", to_csv(league.results).encode())
     write_bytes(folder / "league.html", render(league).encode())
 

@@ -22,8 +22,6 @@ RIVALS = (LOCAL, FINE_TUNED)
 
 @dataclass(frozen=True)
 class Standing:
-    """One entry over all federations."""
-
     name: str
     family: str
     mean_rank: float
@@ -120,7 +118,6 @@ class Standings:
         return f"{100 * float(np.median(leads)):+.1f}" if leads else ""
 
     def overview(self) -> Table:
-        """A row per entry."""
         head = ["method", "family", "mean rank", "behind the best", "near the best"]
         head += [f"against {rival}" for rival in RIVALS] + [f"p against {rival}, Holm" for rival in RIVALS]
         rows = [
@@ -138,7 +135,6 @@ class Standings:
         return head, rows
 
     def words(self) -> list[str]:
-        """What the table says, and how sure that is."""
         if not self.table:
             return ["No federation has a draw that all methods were run on."]
         draws = [len(group.draws) for group in self.groups]

@@ -93,8 +93,6 @@ def entry_of(result: Result) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """The results of one federation."""
-
     name: str
     results: tuple[Result, ...]
 
@@ -162,7 +160,6 @@ class Group:
         return self.cells.difference(self.cells.ranking[0], name).value
 
     def mean(self, name: str, column: str) -> float | None:
-        """Of a column over the draws."""
         values = [getattr(self.scored[name][d], column) for d in self.draws]
         return None if None in values else fmean(values)
 

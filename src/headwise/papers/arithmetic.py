@@ -26,8 +26,7 @@ from ..settings.choices import Choice
 from ..settings.experiment import Experiment
 from ..settings.options import Evaluate
 from .cells import Ask, experiment_of, recipe_of
-from .schema import Column, CountedOn, Printed
-from .tables import find
+from .tables import Column, CountedOn, Printed, find
 
 KB = 1024
 MB = 2**20
@@ -159,7 +158,6 @@ def _gain(table: str, *columns: str) -> float:
 
 
 def _mean(table: str, method: str, columns: Sequence[str]) -> float:
-    """The mean of a method's printed values in these columns."""
     printed = [find(table)[1].cell(method, c).mean for c in columns]
     return fmean(v for v in printed if v is not None)
 
@@ -198,7 +196,6 @@ def build(choice: Choice, task: CountedOn) -> SplitModel:
 
 
 def weight(module: nn.Module) -> int:
-    """Bytes of all parameters."""
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 

@@ -18,8 +18,23 @@ from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from, override
 from ..settings.fields import difference, field_types
 from ..settings.options import Workers
-from .schema import NONE, RATIOS, UNIT, Changes, Column, Metric, Moment, Paper, Printed, Recipe, Scale, Table
-from .tables import choose, find, merge
+from .tables import (
+    NONE,
+    RATIOS,
+    UNIT,
+    Changes,
+    Column,
+    Metric,
+    Moment,
+    Paper,
+    Printed,
+    Recipe,
+    Scale,
+    Table,
+    choose,
+    find,
+    merge,
+)
 
 Rules = Literal["paper", "code"]
 STANDALONE = Recipe("Standalone", "standalone", moment="stale")
@@ -69,7 +84,6 @@ class Ask:
 
     @property
     def metric(self) -> Metric:
-        """How clients' accuracies are combined."""
         code = self.paper.code.metric if self.rules == "code" and self.paper.code else None
         return code or self.paper.metric
 
@@ -81,8 +95,6 @@ class Ask:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a table."""
-
     method: str
     """as the table prints it"""
     column: str
@@ -151,7 +163,6 @@ def cells_of(ask: Ask) -> list[Cell]:
 
 
 def cell_of(ask: Ask, column: Column, recipe: Recipe, seed: int) -> Cell:
-    """The run behind one method, column and seed."""
     return Cell(recipe.name, column.name, experiment_of(ask, column, recipe, seed))
 
 

@@ -16,7 +16,7 @@ from ..report.figures import DASHES, PALETTE, draw
 from ..runs.query import Run
 from .cells import STANDALONE, Ask, cell_of, recipe_of
 from .reproduce import curve, floor_in, is_finished
-from .schema import Column, Moment
+from .tables import Column, Moment
 
 Points = list[tuple[int, float]]
 """rounds and percentages"""

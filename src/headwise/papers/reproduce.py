@@ -26,13 +26,12 @@ from .arithmetic import agreement, compute
 from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
 from .cost import Costs, clock
 from .results import Reproduction, Row, judge_accuracy, judge_exact, judge_ratio, judge_rounds
-from .schema import RATIOS, UNIT, Column, Moment, Printed, Recipe
+from .tables import RATIOS, UNIT, Column, Moment, Printed, Recipe
 
 CELLS = Path("runs/reproduce/cells")
 
 
 def open_cells(ask: Ask, cells: Path) -> list[Cell]:
-    """The cells that are not finished yet."""
     return [c for c in cells_of(ask) if not is_finished(cells / c.folder)]
 
 
@@ -182,7 +181,6 @@ def _others(ask: Ask, column: Column, runs: list[Run], moment: str) -> str:
 
 
 def _runs(ask: Ask, column: Column, recipe: Recipe, cells: Path) -> list[Run]:
-    """The finished runs, one per seed."""
     folders = [cells / cell_of(ask, column, recipe, seed).folder for seed in range(ask.seeds)]
     return [Run(f) for f in folders if is_finished(f)]
 
@@ -206,7 +204,6 @@ NEAR = 0.01
 
 
 def curve(run: Run, moment: Moment, metric: str) -> list[tuple[int, float]]:
-    """Rounds and accuracies at this moment."""
     rows = [(row["round"], figures(row, moment)) for row in run.rounds]
     return [(t, values[metric]) for t, values in rows if metric in values]
 

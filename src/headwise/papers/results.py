@@ -10,7 +10,7 @@ from typing import Any
 
 from ..disk.jsontext import leaves
 from .cells import Ask
-from .schema import Printed
+from .tables import Printed
 
 HEAD = (
     "method", "column", "published", "ours", "difference", "seeds", "rounds", "moment", "floor", "Standalone",
@@ -20,8 +20,6 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of the table beside ours."""
-
     method: str
     column: str
     printed: Printed
@@ -40,12 +38,10 @@ class Row:
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds."""
         return fmean(self.ours) if self.ours else None
 
     @property
     def std(self) -> float | None:
-        """Over the seeds, if there are several."""
         return stdev(self.ours) if len(self.ours) > 1 else None
 
     @property
@@ -64,7 +60,6 @@ class Row:
         ]  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
-        """The row for programs, with unformatted numbers."""
         return {
             "method": self.method, "column": self.column, "published": self.printed.text,
             "published_mean": self.printed.mean, "published_std": self.printed.std,
@@ -76,14 +71,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A reproduced table."""
-
     ask: Ask
     rows: tuple[Row, ...]
     command: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """One JSON object."""
         ask = self.ask
         how = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
         how["set"] = list(ask.set_by_hand)
@@ -139,7 +131,6 @@ class Reproduction:
         return [HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows]
 
     def markdown(self) -> str:
-        """A page with the table and the words."""
         ask = self.ask
         (head, rows) = self.table()
         lines = [head, ["---"] * len(head), *rows]

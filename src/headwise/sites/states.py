@@ -29,8 +29,6 @@ class Version(NamedTuple):
 
 
 class SiteStates:
-    """The states of one run at one site."""
-
     def __init__(self, folder: Path, run: str) -> None:
         if not RUN.fullmatch(run):  # comes from the server and becomes a folder name
             raise RunError(f"run is {run!r}, but must be 1 to 64 lower-case letters, digits and dashes.")

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ..contract import calls
-from ..contract.method import Local, Method, Predictor, record_types
+from ..contract.benches import Local, Predictor
+from ..contract.method import Method, record_types
 from ..data.federated import Clients
 from ..engine.client.jobs import Answer, Job, handle
 from ..engine.client.state import decode_state

@@ -275,7 +275,6 @@ def terms_of(model: nn.Module, pull: tuple[float, Params] | None, shift: Params 
 
 
 def count_batches(n: int, size: int, *, drop_last: bool) -> int:
-    """Batches per epoch of `n` samples."""
     return n // size if drop_last else -(-n // size)
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from ...contract import calls
 from ...contract.averaging import Shared
-from ...contract.method import Predictor, RecordTypes
+from ...contract.benches import Predictor
+from ...contract.method import RecordTypes
 from ...errors import ClientError
 from ...log.metrics import Score
 from ...models.split import SplitModel, snapshot

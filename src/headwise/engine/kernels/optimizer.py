@@ -25,8 +25,6 @@ class Adam(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The settings of an optimiser."""
-
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -74,7 +72,6 @@ class Optimizer:
         """of Adam: steps so far, and the running means of the gradient and of its square"""
 
     def step(self, loss: Tensor) -> None:
-        """Descend along the gradient of the loss."""
         self.step_along(torch.autograd.grad(loss, self.weights, allow_unused=True))
 
     @torch.no_grad()

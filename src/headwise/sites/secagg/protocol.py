@@ -75,8 +75,6 @@ class Member:
 
 
 class Secrets(NamedTuple):
-    """A party's private keys and seed."""
-
     cipher: str
     mask: str
     seed: str
@@ -317,13 +315,11 @@ def layout_of(total: Packed) -> tuple[Any, ...]:
 
 
 def flatten(total: Packed) -> Vector:
-    """All tensors as one vector."""
     rows = [t.reshape(-1).numpy() for t in total.tensors.values()]
     return np.concatenate([np.empty(0, np.int64), *rows]).view(np.uint64)
 
 
 def unflatten(row: Vector, like: Packed) -> Packed:
-    """The inverse of `flatten`."""
     sizes = [t.numel() for t in like.tensors.values()]
     parts = torch.from_numpy(row.view(np.int64).copy()).split(sizes)
     return Packed({k: p.view(t.shape) for (k, t), p in zip(like.tensors.items(), parts, strict=True)}, like.scalars)

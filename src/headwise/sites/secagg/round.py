@@ -151,8 +151,6 @@ class RoundSecrets:
 
 
 class Masking:
-    """The masked sums of one run at one site."""
-
     def __init__(self, plan: Plan, kept: SiteStates) -> None:
         if not plan.experiment.secure.sums:
             raise RunError("this experiment has no masked sums: secure.sums is false.")
@@ -298,7 +296,6 @@ class Masking:
 
 
 def mask_context(run: str, t: int) -> str:
-    """The context that the masks of a round are bound to."""
     return f"run {run}, round {t}"
 
 
@@ -321,8 +318,6 @@ class UnopenedError(ClientError):
 
 
 class MaskedRound:
-    """One round of training with masked sums."""
-
     def __init__(self, plan: Plan, run: str, experiment: str, site_jobs: Mapping[int, Sequence[SiteJob]]) -> None:
         self._plan = plan
         self._run = run

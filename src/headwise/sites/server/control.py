@@ -143,7 +143,6 @@ def site_name(key: Path) -> str:
 
 
 def _site_names(home: Path) -> dict[str, str]:
-    """The name of each registered node by its number."""
     return read_json(home / SITES) if (home / SITES).exists() else {}
 
 

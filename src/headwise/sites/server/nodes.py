@@ -36,9 +36,7 @@ Kind = Literal["train", "query", "query.refused"]
 class Transport(Protocol):
     """Carries messages; implemented by Flower."""
 
-    def nodes(self) -> Mapping[int, NodeSeen]:
-        """The nodes that are connected now."""
-        ...
+    def nodes(self) -> Mapping[int, NodeSeen]: ...
 
     def send(self, node: int, message: SiteMessage, kind: Kind, seconds: float) -> str | None:
         """Send a message that expires after `seconds`; return its number, or None if the node is gone."""
@@ -123,7 +121,6 @@ class Nodes:
             time.sleep(next(pauses))
 
     def describe_wait(self, clients: Sequence[int], missing: Sequence[int]) -> str:
-        """One line for whoever follows the run."""
         used = sorted({h.name for h in self.statuses.values() if h.refusal is None})
         new = sorted(self._here[n].name or f"node {n}" for n, _ in self._asking.values() if n in self._here)
         homes = {self._names.get(self.known.homes.get(c, -1)) for c in missing}

@@ -35,8 +35,6 @@ Note = Callable[[dict[str, Any]], None]
 
 
 class Link(Protocol):
-    """How the server reaches nodes."""
-
     def node_of(self, client: int) -> int | None:
         """The node with this client; None if no node has claimed it yet."""
         ...

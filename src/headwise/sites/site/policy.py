@@ -223,7 +223,6 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    """The policy of the site with this site.toml."""
     return Policy(read_site(path), path.absolute().parent)
 
 

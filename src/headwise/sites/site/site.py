@@ -138,7 +138,6 @@ def _keep_states(kept: SiteStates, order: Order, answers: Iterable[Answer], stat
 
 
 def open_site(path: Path) -> Site:
-    """The site with this site.toml."""
     policy = read_policy(path)
     return Site(policy.states, policy, exports=True)
 

@@ -27,8 +27,6 @@ class OwnClient:
 
 @dataclass(frozen=True)
 class Allow:
-    """What may run at the site, and what may leave it."""
-
     methods: tuple[str, ...] = ()
     """methods that may run; empty: all methods of the installed Headwise"""
     experiments: str | None = None
@@ -66,8 +64,6 @@ class Allow:
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """The content of ``site.toml``."""
-
     name: str
     """the site's name in reports"""
     data: str

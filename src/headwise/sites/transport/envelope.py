@@ -50,8 +50,6 @@ class Lost(NamedTuple):
 
 
 class NodeSeen(NamedTuple):
-    """A node that is connected."""
-
     since: str = ""
     """when it connected: after a restart, what was sent before is lost"""
     name: str = ""

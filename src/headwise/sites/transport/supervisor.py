@@ -84,7 +84,6 @@ def read_secret() -> str:
 
 
 def report_event(**event: Any) -> None:
-    """Send an event to the command."""
     os.write(int(os.environ[EVENTS]), (to_json(event) + "\n").encode())
 
 
@@ -141,7 +140,6 @@ class Supervisor:
             return None
 
     def log(self, text: str) -> None:
-        """Write a line of the command itself."""
         self._log.info("headwise: %s", text)
 
     @contextmanager
