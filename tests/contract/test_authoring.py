@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headwise import authoring
-from headwise.contract import averaging, benches, kept, method
+from headwise.contract import averaging, benches, method
 from headwise.engine.client.client_bench import ClientBench
 from headwise.records import nbytes
 from headwise.testing import find_method
@@ -34,7 +34,7 @@ def test_a_function_says_what_it_takes_and_returns(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *sorted(CLASSES.keys() - WITHOUT_EXAMPLE)])
 def test_its_example_runs(name: str) -> None:
-    public = {**vars(authoring), **{k: v for m in (averaging, benches, kept, method) for k, v in vars(m).items()}}
+    public = {**vars(authoring), **{k: v for m in (averaging, benches, method) for k, v in vars(m).items()}}
     names: dict[str, Any] = {**public, "torch": torch, "nn": torch.nn, "nbytes": nbytes}
     tests = doctest.DocTestFinder(recurse=False).find(CODE[name], name, globs=names)
     assert [len(test.examples) > 0 for test in tests] == [True]
@@ -47,16 +47,16 @@ class Kept(authoring.Record):
 
 def test_a_method_that_keeps_more_must_say_how_it_begins() -> None:
     with pytest.raises(NotImplementedError, match="write `client_init`, which returns the first Kept of a client"):
-        kept.begin(Kept, local_bench())
+        method.begin(Kept, local_bench())
 
 
 def test_what_is_sent_and_kept_must_be_a_whole_model() -> None:
     local = local_bench()
     whole = local.init()
-    m = kept.assemble(authoring.OwnHead(whole.state("head")), authoring.Shared(whole.params("body")), local)
+    m = method.assemble(authoring.OwnHead(whole.state("head")), authoring.Shared(whole.params("body")), local)
     assert torch.equal(m.head.weight, whole.head.weight)
     with pytest.raises(NotImplementedError, match=r"write `personalize`: 'head\.bias' is neither sent nor kept"):
-        kept.assemble(Kept(0.5), authoring.Shared(whole.params("body")), local)
+        method.assemble(Kept(0.5), authoring.Shared(whole.params("body")), local)
 
 
 def local_bench() -> Any:

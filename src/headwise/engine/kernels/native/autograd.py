@@ -39,12 +39,17 @@ def accelerate(body: nn.Module) -> None:
 
 
 def without_acceleration(network: nn.Module) -> nn.Module:
-    """A copy of torch's layers only, which can be traced and pickled anywhere."""
+    """The network with torch's layers only, which can be traced and pickled anywhere; a copy if it has others."""
+    if not any(map(_is_accelerated, network.modules())):
+        return network
     plain = copy.deepcopy(network)
-    for module in plain.modules():
-        if isinstance(vars(module).get("forward"), _Replacement):
-            del module.forward
+    for module in filter(_is_accelerated, plain.modules()):
+        del module.forward
     return plain
+
+
+def _is_accelerated(module: nn.Module) -> bool:
+    return isinstance(vars(module).get("forward"), _Replacement)
 
 
 class _Replacement:
