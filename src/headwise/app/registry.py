@@ -25,7 +25,7 @@ from ..errors import ConfigError, HeadwiseError, closest, nearest
 from ..settings.choices import NETWORK, Choice
 from ..settings.experiment import Experiment
 from ..settings.fields import build, dump, field_types, help_in, literal
-from ..settings.names import ENGINES, SITES, Kind, find_built_ins, is_named, list_names, package_of, plugins
+from ..settings.names import ENGINES, EXECUTORS, SITES, Kind, find_built_ins, is_named, list_names, package_of, plugins
 
 if TYPE_CHECKING:
     from ..engine.executors.base import Executor, Setup
@@ -37,13 +37,6 @@ BASES: dict[Kind, str] = {
     "partition": "headwise.data.partition.base:Partition",
 }
 """the class from which each kind is derived"""
-EXECUTORS = {
-    "serial": "headwise.engine.executors.local:make_serial",
-    "pool": "headwise.engine.executors.pool:make",
-    "threads": "headwise.engine.executors.local:make_threads",
-    "flower-sim": "headwise.sites.apps:simulate",
-}
-"""functions that make an executor from a `Setup`; `engine.workers` selects one of the first three"""
 
 
 @dataclass(frozen=True)

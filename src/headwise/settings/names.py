@@ -24,9 +24,18 @@ ROOMS: dict[Kind, str] = {
     "partition": "data/partition",
 }
 """the folder of each kind, with a file for each name"""
+EXECUTORS = {
+    "serial": "headwise.engine.executors.local:make_serial",
+    "pool": "headwise.engine.executors.pool:make",
+    "threads": "headwise.engine.executors.local:make_threads",
+    "flower-sim": "headwise.sites.apps:simulate",
+}
+"""functions that make an executor from its setup"""
+LOCAL = ("serial", "pool", "threads")
+"""those of `engine.kind` local, of which `engine.workers` selects one"""
 SITES = ("flower-sim", "flower")
 """kinds of engine whose clients are at sites; `headwise deploy` makes the executor for `flower`"""
-ENGINES = ("local", *SITES)
+ENGINES = ("local", "flower", *(name for name in EXECUTORS if name not in LOCAL))
 """built-in values of `engine.kind`"""
 
 
@@ -50,7 +59,7 @@ def find_built_ins(kind: Kind) -> dict[str, Path]:
 def plugins(kind: Kind | Literal["executor"]) -> dict[str, importlib.metadata.EntryPoint]:
     """What other packages offer; they can't take over a built-in name."""
     group = f"headwise.{'data' if kind == 'data' else kind + 's'}"
-    ours = {*ENGINES, "serial", "pool", "threads"} if kind == "executor" else find_built_ins(kind)
+    ours = {*ENGINES, *EXECUTORS} if kind == "executor" else find_built_ins(kind)
     return {p.name: p for p in importlib.metadata.entry_points(group=group) if p.name not in ours}
 
 

@@ -1,4 +1,4 @@
-"""A client's optimiser: what one step does to a weight.
+"""A client's optimiser: what one step does to a weight. `headwise_train` in chain.c takes the same step natively.
 
 The arithmetic is that of `torch.optim.SGD`, `Adam` and `AdamW`, whose import would cost every worker a second.
 """
@@ -6,6 +6,7 @@ The arithmetic is that of `torch.optim.SGD`, `Adam` and `AdamW`, whose import wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from ctypes import Structure, c_float, c_int32
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,6 +33,23 @@ class Rates(NamedTuple):
     """maximum norm of a step's gradient"""
     adam: Adam | None = None
     """none: SGD"""
+
+    def native(self, pull: float) -> NativeRates:
+        """As the native kernels take them; `pull` is that of the terms."""
+        lr, momentum, decay, clip, adam = self
+        if adam is None:
+            return NativeRates(lr, momentum, decay, clip or 0.0, pull)
+        kind = 2 if adam.decoupled else 1
+        return NativeRates(lr, momentum, decay, clip or 0.0, pull, adam.beta1, adam.beta2, adam.eps, kind)
+
+
+class NativeRates(Structure):
+    """`Rates` of chain.h."""
+
+    _fields_ = (
+        *((name, c_float) for name in ("lr", "momentum", "decay", "clip", "pull", "beta1", "beta2", "eps")),
+        ("adam", c_int32),
+    )
 
 
 def rates_of(settings: Train, lr: float, clip: float | None = None) -> Rates:

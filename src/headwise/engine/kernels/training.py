@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from ...tasks.base import Objective
 from ...tasks.classification import CROSS_ENTROPY
 from .native.autograd import fuse_steps
-from .native.chain import Binding, NativeRates, native, native_rates, train_chain
+from .native.chain import Binding, native, train_chain
 from .native.layers import chain_of, count_flops, weights_of
 from .native.library import Library
-from .optimizer import Optimizer, Rates, Terms
+from .optimizer import NativeRates, Optimizer, Rates, Terms
 
 NO_TERMS = Terms()
 
@@ -99,7 +99,7 @@ class NativeKernel(Kernel):
         if trained.isdisjoint(weights):
             return None
         binding = Binding(trained, anchor=terms.anchors, shift=terms.shifts)
-        return NativeKernel(library, layers, binding, native_rates(rates, terms.pull), objective)
+        return NativeKernel(library, layers, binding, rates.native(terms.pull), objective)
 
     def train(self, feed: Feed) -> int:
         samples = feed.whole()

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from ctypes import Array, Structure, addressof, byref, c_float, c_int32, c_int64, c_void_p
+from ctypes import Array, Structure, addressof, byref, c_int32, c_int64, c_void_p
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from ....memory import address
 from ....tasks.base import Link, Objective
 from ....tasks.classification import CROSS_ENTROPY
-from ..optimizer import Rates
+from ..optimizer import NativeRates
 from .layers import IMAGE, LAYERS, VECTOR, NativeLayer, chain_of, describe
 from .library import LIMIT, Library, Lookup, find
 
@@ -29,23 +29,6 @@ CLOSE = 1e-5
 """the largest difference to torch's weights that is accepted"""
 LINKS: tuple[Link, ...] = ("softmax", "sigmoid", "identity")
 _own = threading.local()
-
-
-class NativeRates(Structure):
-    """`Rates` of chain.h."""
-
-    _fields_ = (
-        *((name, c_float) for name in ("lr", "momentum", "decay", "clip", "pull", "beta1", "beta2", "eps")),
-        ("adam", c_int32),
-    )
-
-
-def native_rates(rates: Rates, pull: float) -> NativeRates:
-    lr, momentum, decay, clip, adam = rates
-    if adam is None:
-        return NativeRates(lr, momentum, decay, clip or 0.0, pull)
-    kind = 2 if adam.decoupled else 1
-    return NativeRates(lr, momentum, decay, clip or 0.0, pull, adam.beta1, adam.beta2, adam.eps, kind)
 
 
 class NativeGoal(Structure):
