@@ -148,6 +148,14 @@ def test_training_sees_the_changed_images(settings: dict[str, Any], part: str) -
     assert [name for name in local.clock.seconds if name == "features"] == []
 
 
+def test_a_frozen_network_sees_the_changed_images() -> None:
+    local = bench()
+    body = local.init().body
+    frozen = local.freeze(body)
+    for x, _ in local.batches(1):
+        torch.testing.assert_close(frozen(x), body(x), rtol=0, atol=1e-6)
+
+
 def test_only_the_images_change_not_their_order() -> None:
     changed, usual = list(bench().batches()), list(bench(augment=()).batches())
     assert [y.tolist() for _, y in changed] == [y.tolist() for _, y in usual]

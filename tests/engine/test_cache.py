@@ -19,7 +19,10 @@ from headwise.settings.options import Engine, Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
 KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")
-FROZEN = ["fedrep", "fedah", "fedftha", "fedafk", "fedgh", "fedgmh", "fedbabu", "fedproto", "fedala"]
+FROZEN = [
+    *("fedrep", "fedah", "fedftha", "fedafk", "fedgh", "fedgmh", "fedbabu", "fedproto", "fedala"),
+    *("moon", "fedntd", "fedphp", "fedcp", "fedem"),
+]
 
 
 def plan(kernels: Kernels = "fast", *, batch: int = 40, model: SplitModel | None = None) -> Plan:
@@ -115,3 +118,34 @@ def test_labels_are_in_the_order_of_features() -> None:
         assert torch.equal(features[labels == label].mean(0), mean)
     labels.zero_()
     assert not torch.equal(local.labels, labels), "a method can't change its client's samples"
+
+
+@pytest.mark.parametrize(("kernels", "samples"), [("fast", 96), ("plain", 3 * 96)])
+def test_a_frozen_network_is_passed_once_in_three_epochs(kernels: Kernels, samples: int) -> None:
+    local = bench(plan(kernels, batch=7))
+    m, other = local.init(), local.init()
+    rows = pluralize(other)
+    frozen = local.freeze(other.body)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        torch.testing.assert_close(frozen(x), local.init().body(x), rtol=0, atol=1e-6)
+        return local.loss(m, x, y)
+
+    local.sgd(m, loss=loss, epochs=3)
+    assert sum(rows) == samples
+    assert not frozen(torch.zeros(2, 4)).requires_grad
+
+
+def test_a_frozen_network_knows_other_samples_apart() -> None:
+    """A part of the batch, a window of the samples, features, and a tensor that only has the same values."""
+    local = bench(plan(batch=7))
+    m = local.init()
+    frozen = local.freeze(m.body)
+    head = local.freeze(m.head)
+    for x, _ in local.batches(1):
+        for seen in (x, x[2:], x.clone(), 2 * x):
+            torch.testing.assert_close(frozen(seen), m.body(seen), rtol=0, atol=1e-6)
+    for x, _ in local.window(0.5).batches(1):
+        torch.testing.assert_close(frozen(x), m.body(x), rtol=0, atol=1e-6)
+    for f, _ in local.batches(1, through=m.body):
+        torch.testing.assert_close(head(f), m.head(f), rtol=0, atol=1e-6)

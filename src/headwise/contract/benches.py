@@ -222,6 +222,14 @@ class Local(Bench, Protocol):
         """
         ...
 
+    def freeze(self, module: nn.Module) -> Predictor:
+        """The outputs of a module that stays as it is, in evaluation mode and without gradients.
+
+        For what a loss compares with, such as the features under the global model: on the training samples they are
+        computed once, all together, which is faster than batch by batch.
+        """
+        ...
+
     def features(self, body: nn.Module) -> Tensor:
         """[n, K]: this body's features of the training samples, in evaluation mode and in data order."""
         ...

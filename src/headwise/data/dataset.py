@@ -130,12 +130,13 @@ def merge_parts(parts: list[Part], classes: tuple[str, ...], tests: int = 1) -> 
     y = np.concatenate([labels for _, labels in parts])
     trains = sum(len(labels) for _, labels in parts[: len(parts) - tests])
     is_test = np.arange(len(y)) >= trains
-    x = np.empty((len(y), *parts[0][0].shape[1:]), np.uint8)
+    shape = parts[0][0].shape[1:]
+    x = np.empty((len(y), *shape), np.uint8)
     at = 0
     while parts:
         images, _ = parts.pop(0)
         x[at : at + len(images)] = images
         at += len(images)
         del images
-    half = (0.5,) * x.shape[1]
+    half = (0.5,) * shape[0]
     return Dataset(x, y, classes, mean=half, std=half, official_test=is_test)

@@ -93,7 +93,7 @@ class FedAFK(Averaging[Own]):
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         own = local.model(me.theta | me.phi)
         global_model = local.model(down.w if self.global_head else down.w | self._random(local))
-        received = local.model(global_model.state()).body if self.target == "received" else None
+        received = local.freeze(local.model(global_model.state()).body) if self.target == "received" else None
         theta_G = global_model.weights("" if self.global_head else "body")
         now = theta_G.add_prefix("G/") | own.weights("body").add_prefix("i/") | Params(mu=me.mu)
 
@@ -146,7 +146,7 @@ class FedAFK(Averaging[Own]):
         return Params({**now, **learned, **rest, **mu})
 
     def _loss(
-        self, p: Params, own: SplitModel, global_model: SplitModel, received: nn.Module | None, local: Local,
+        self, p: Params, own: SplitModel, global_model: SplitModel, received: Predictor | None, local: Local,
         x: Tensor, y: Tensor,
     ) -> Tensor:  # fmt: skip
         """The sum of three losses: each has gradients only for its own quantities, so one step updates them all."""

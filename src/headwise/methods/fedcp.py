@@ -60,10 +60,11 @@ class FedCP(Averaging[OwnHead]):
     def local_update(self, me: OwnHead, down: Shared, local: Local) -> Update[Shared, OwnHead]:
         parts = _parts(me, down, local)
         m, global_model, cpn, _ = parts
+        f_global = local.freeze(global_model.body)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z, f = _forward(x, parts, local.rng)
-            return local.loss_of(z, y) + self.lam * mmd(f, global_model.body(x))
+            return local.loss_of(z, y) + self.lam * mmd(f, f_global(x))
 
         # Algorithm 1: the global extractor and head are frozen
         local.sgd(m, cpn, global_model, only=(m, cpn), loss=loss)

@@ -63,7 +63,7 @@ class FedEM(Averaging[Own]):
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         models = self._models(down, local)
-        sent = self._models(down, local)
+        sent = [local.freeze(m) for m in self._models(down, local)]
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (3)
             return (_responsibilities(sent, me.pi, x, y) * _losses(models, x, y)).sum(0).mean()
@@ -85,7 +85,7 @@ class FedEM(Averaging[Own]):
     def _models(self, down: Shared, local: Local) -> list[SplitModel]:
         return [local.model(down.w.strip_prefix(f"{m}:")) for m in range(self.M)]
 
-    def _weights(self, pi: Tensor, sent: Sequence[SplitModel], local: Local) -> Tensor:
+    def _weights(self, pi: Tensor, sent: Sequence[Predictor], local: Local) -> Tensor:
         """Eq. (2)."""
         return _responsibilities(sent, pi, *next(local.batches(1, size=local.n))).mean(1)
 
@@ -94,13 +94,13 @@ def _join(parts: Iterable[Params]) -> Params:
     return Params({k: t for m, part in enumerate(parts) for k, t in part.add_prefix(f"{m}:").items()})
 
 
-def _losses(models: Sequence[nn.Module], x: Tensor, y: Tensor) -> Tensor:
+def _losses(models: Sequence[Predictor], x: Tensor, y: Tensor) -> Tensor:
     """[M, n]"""
     return torch.stack([cross_entropy(m(x), y, reduction="none") for m in models])
 
 
 @torch.no_grad()
-def _responsibilities(sent: Sequence[nn.Module], pi: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _responsibilities(sent: Sequence[Predictor], pi: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Eq. (1): [M, n]."""
     return (pi.clamp(min=TINY).log()[:, None] - _losses(sent, x, y)).softmax(0)
 

@@ -15,7 +15,6 @@ code itself was not read. The number is ours.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -38,14 +37,13 @@ class FedNTD(Averaging[Nothing]):
     """temperature of the distillation"""
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
-        m, global_model = local.model(down.w), local.model(down.w).eval()
+        m = local.model(down.w)
+        z_g = local.freeze(local.model(down.w))
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
-            with torch.no_grad():
-                z_g = global_model(x)
             z = m(x)
             others = one_hot(y, local.classes) == 0
-            rest_g, rest = (scores[others].view(len(y), -1) / self.tau for scores in (z_g, z))
+            rest_g, rest = (scores[others].view(len(y), -1) / self.tau for scores in (z_g(x), z))
             return local.loss_of(z, y) + self.beta * self.tau**2 * kl(rest_g, rest)
 
         local.sgd(m, loss=loss)

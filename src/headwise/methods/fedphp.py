@@ -21,7 +21,6 @@ Read: its abstract, its author's code (https://github.com/lxcnju/FedRepo) and PF
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from headwise.authoring import (
@@ -56,13 +55,12 @@ class FedPHP(Averaging[Inherited]):
         return Inherited(local.init().state(), 0)
 
     def local_update(self, me: Inherited, down: Shared, local: Local) -> Update[Shared, Inherited]:
-        m, hpm = local.model(down.w), local.model(me.p).eval()
+        m, hpm = local.model(down.w), local.model(me.p)
+        taught = local.freeze(hpm.body)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1), with R = MMD
-            with torch.no_grad():
-                taught = hpm.body(x)
             f = m.body(x)
-            return (1 - self.lam) * local.loss(m.head, f, y) + self.lam * mmd(f, taught)
+            return (1 - self.lam) * local.loss(m.head, f, y) + self.lam * mmd(f, taught(x))
 
         local.sgd(m, loss=loss)
         mu_z = self.mu * min(me.z / max(local.ratio * local.T, 1), 1)

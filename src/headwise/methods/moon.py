@@ -17,7 +17,6 @@ projection head. Numbers of the paper's sections, equations and algorithms are f
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
@@ -50,13 +49,12 @@ class MOON(Averaging[Previous]):
         return Previous(local.init().state())
 
     def local_update(self, me: Previous, down: Shared, local: Local) -> Update[Shared, Previous]:
-        m, global_model, prev = local.model(down.w), local.model(down.w).eval(), local.model(me.prev).eval()
+        m = local.model(down.w)
+        z_glob, z_prev = (local.freeze(local.model(w).body) for w in (down.w, me.prev))
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Algorithm 1: l = l_sup + mu l_con
-            with torch.no_grad():
-                z_glob, z_prev = global_model.body(x), prev.body(x)
             z = m.body(x)
-            return local.loss(m.head, z, y) + self.mu * self._contrast(z, z_glob, z_prev)
+            return local.loss(m.head, z, y) + self.mu * self._contrast(z, z_glob(x), z_prev(x))
 
         local.sgd(m, loss=loss)
         return Update(Shared(m.params()), Previous(m.state()), m)

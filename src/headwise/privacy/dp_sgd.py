@@ -39,6 +39,7 @@ REFUSES = {
     "descend": "gradients of parameters outside a network",
     "window": "a part of the samples",
     "hold_out": "samples to validate on",
+    "freeze": "outputs of a network",
     "features": "features",
     "labels": "targets",
     "class_means": "class means",
