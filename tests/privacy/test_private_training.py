@@ -78,6 +78,20 @@ def test_a_step_is_the_mean_of_clipped_gradients(clip: float) -> None:
     assert close(sent, step_by_hand(plan.models[0], data.x, data.y, clip, lr=0.1))
 
 
+def test_terms_are_added_to_private_gradients() -> None:
+    """Neither clipped nor noised: they know nothing of the samples but what private training told."""
+    plan = replace(toy_plan(FedAvg(), train=ALL_AT_ONCE), privacy=QUIET)
+    local = ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
+    m = local.init()
+    w = m.params()
+    anchor = w.map(lambda t: t + 3.0)
+    shift = w.map(torch.ones_like)
+    data = plan.data.client(0).train
+    by_hand = step_by_hand(m, data.x, data.y, 0.5, lr=0.1) - 0.1 * (7.0 * (w - anchor) + shift)
+    plan.privacy.bench(plan, local, "fit").sgd(m, pull=(7.0, anchor), shift=shift)
+    assert close(m.params(), by_hand)
+
+
 @pytest.mark.parametrize(
     ("family", "shape", "vocabulary"),
     [(MLP(), (8,), 0), (CNN(), (1, 28, 28), 0), (LeNet5(), (3, 32, 32), 0), (FastText(), (12,), 20)],
@@ -239,7 +253,8 @@ def test_small_clients_are_never_drawn_from() -> None:
         ("fedgh", "mlp", "its clients need class means"),
         ("fedgmh", "mlp", "its clients need the number of samples of each class"),
         ("fedala", "mlp", "its clients need a part of the samples"),
-        ("fedprox", "mlp", "it trains in a way of its own"),
+        ("apfl", "mlp", "it trains in a way of its own"),
+        ("moon", "mlp", "its clients need outputs of a network"),
         ("fedfomo", "mlp", "its clients need samples to validate on"),
         ("fedavg", "own.py", "layers that look at several examples at once, such as BatchNorm"),
     ],
@@ -270,7 +285,7 @@ class Own(Model):
 '''
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedavg-ft"])
+@pytest.mark.parametrize("method", ["fedper", "fedavg-ft", "mr-mtl"])
 def test_a_run_learns_and_says_what_it_spent(method: str, tmp_path: Path) -> None:
     made = hw.Experiment(
         method=method,

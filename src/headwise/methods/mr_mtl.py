@@ -12,12 +12,11 @@ Mean-regularized multi-task learning, as the abstract and its authors' code
 (https://github.com/kenziyuliu/private-cross-silo-fl, `trainers/mrmtl.py`); the number is ours.
 
 Departs from the paper, in which all clients take part: w- is the mean over the round's clients, weighted by samples
-unless asked (`mr-mtl@paper`). The paper trains with DP-SGD; here such training knows the task's loss only, so MR-MTL is
-refused with `privacy.level = "example"`. A new client starts from w-.
+unless asked (`mr-mtl@paper`). As in the paper, clients can train with DP-SGD (`privacy.level = "example"`): the pull is
+added to gradients that are private already. A new client starts from w-.
 """
 
 from dataclasses import dataclass
-
 
 from headwise.authoring import (
     Averaging, Local, NonNegative, OwnModel, Params, Predictor, Shared, Update, join_by_training,

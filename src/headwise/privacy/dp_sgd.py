@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.benches import Local
-from ..engine.client.client_bench import ClientBench, halves, parts_of
+from ..engine.client.client_bench import ClientBench, halves, parts_of, terms_of
 from ..engine.host import move_to, samples_on
-from ..engine.kernels.optimizer import Optimizer, rates_of
+from ..engine.kernels.optimizer import Optimizer, Rates, Terms, rates_of
 from ..engine.kernels.training import train_only
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan
@@ -110,9 +110,12 @@ class PrivateTraining:
         pull: tuple[float, Params] | None = None,
         shift: Params | None = None,
     ) -> int:
-        """Train the model, or `only` parts of it; every step draws a new Poisson sample."""
-        own = (loss, project, clip, pull, shift)
-        if any(each is not None for each in own) or len(models) > 1:
+        """Train the model, or `only` parts of it; every step draws a new Poisson sample.
+
+        `pull` and `shift` are added to gradients that are private already: nothing that a method can make them of has
+        seen the data in another way.
+        """
+        if any(each is not None for each in (loss, project, clip)) or len(models) > 1:
             raise AccountingError("it trains in a way of its own, so the gradients of single examples are not known")
         parts = parts_of(models, only)
         if not any(True for part in parts for _ in part.parameters()):
@@ -122,7 +125,8 @@ class PrivateTraining:
         x = self._data.x if body is None else self._local.features(body)
         steps = passes * steps_per_epoch(len(x), self._plan.experiment.train)
         with self._local.clock("training"), train_only(models, parts):
-            self._descend(model, parts, x, steps, self._local.lr if lr is None else lr)
+            rates = rates_of(self._plan.experiment.train, self._local.lr if lr is None else lr)
+            self._descend(model, parts, x, steps, rates, terms_of(models[0], pull, shift))
         return steps
 
     def _spend(self, epochs: int) -> int:
@@ -132,7 +136,9 @@ class PrivateTraining:
                 raise AccountingError("it trains for more epochs than in the rehearsal that epsilon was computed from")
         return epochs
 
-    def _descend(self, model: nn.Module, parts: Sequence[nn.Module], x: Tensor, steps: int, lr: float) -> None:
+    def _descend(
+        self, model: nn.Module, parts: Sequence[nn.Module], x: Tensor, steps: int, rates: Rates, terms: Terms | None
+    ) -> None:
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
         from opacus.validators import ModuleValidator
@@ -146,7 +152,7 @@ class PrivateTraining:
                 raise AccountingError("its network has layers that look at several examples at once, such as BatchNorm")
         weights = [p for part in parts for p in part.parameters()]
         optimiser = DPOptimizer(
-            _Steps(weights, train, lr),
+            _Steps(weights, Optimizer(weights, rates, terms)),
             noise_multiplier=0.0,  # Opacus uses torch's predictable generators: `_add_noise` adds it instead
             max_grad_norm=self._mechanism.clip,
             expected_batch_size=size,
@@ -177,10 +183,10 @@ class PrivateTraining:
 class _Steps(torch.optim.Optimizer):
     """Our optimiser, as Opacus calls one: it only sees gradients which are private already."""
 
-    def __init__(self, weights: Sequence[nn.Parameter], train: Train, lr: float) -> None:
+    def __init__(self, weights: Sequence[nn.Parameter], ours: Optimizer) -> None:
         super().__init__(weights, {})
         self._weights = weights
-        self._ours = Optimizer(weights, rates_of(train, lr))
+        self._ours = ours
 
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._ours.step_along([p.grad for p in self._weights])
