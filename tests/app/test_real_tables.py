@@ -89,9 +89,3 @@ def test_labels_as_a_column_can_be_scored(tmp_path: Path) -> None:
     assert model.score(x, pd.DataFrame(y)) == model.score(x, y[:, 0])
     with pytest.raises(DataError, match=r"y has the shape \[400, 2\], but must have one label for each sample"):
         model.score(x, np.hstack([y, y]))
-
-
-@pytest.mark.parametrize("name", ["weight", "sample_weight"])
-def test_sample_weights_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is not a setting: all samples count the same; class_weight weighs"):
-        fit(FRAME.assign(y=MASS), tmp_path / "run", **{name: "w"})

@@ -25,14 +25,16 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import headwise as hw
-from headwise.errors import ConfigError
+from headwise.errors import ConfigError, DataError
 from waiting import PATIENCE
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "scikit-learn.md"
+BY_BATCH = {"check_sample_weight_equivalence_on_dense_data": "a sample of weight 0 or 2 is still one of a random batch"}
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
-    "PersonalizedClassifier": {},
+    "PersonalizedClassifier": BY_BATCH,
     "PersonalizedRegressor": {
-        "check_methods_subset_invariance": "networks compute in float32: the last bit may depend on the batch"
+        **BY_BATCH,
+        "check_methods_subset_invariance": "networks compute in float32: the last bit may depend on the batch",
     },
 }
 N = 120
@@ -87,6 +89,18 @@ def test_each_group_has_a_model() -> None:
     assert (model.classes_[probabilities.argmax(1)] == model.predict(X, groups=GROUPS)).all()
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(X, groups=GROUPS), probabilities)
+
+
+def test_sample_weights_count_in_training() -> None:
+    """Labels of weight 0 teach nothing, in whichever group they are."""
+    wrong = RNG.random(N) < 0.45
+    spoiled = np.where(wrong, np.where(Y == "ill", "well", "ill"), Y)
+    weighted = classifier().fit(X, spoiled, groups=GROUPS, sample_weight=np.where(wrong, 0.0, 3.0))
+    assert weighted.score(X, Y, groups=GROUPS) > 0.9 > classifier().fit(X, spoiled, groups=GROUPS).score(X, Y, GROUPS)
+    with pytest.raises(ValueError, match=r"sample_weight\.shape"):
+        classifier().fit(X, Y, sample_weight=[1.0, 2.0])
+    with pytest.raises(DataError, match="weight is -1, but must be a finite number that is not negative"):
+        classifier().fit(X, Y, sample_weight=np.full(N, -1.0))
 
 
 def test_without_groups_it_is_ordinary_training() -> None:

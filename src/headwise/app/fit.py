@@ -43,6 +43,8 @@ SHORT = {
 """settings with short names: as on the command line, or as scikit-learn and torch call them"""
 DATA = ("classes", "names", "separator", "missing", "features", "preprocess", "split")
 """settings of the data, named as in a data.toml"""
+ABOUT = ("client", "target", "task", "copy_gb", "sample_weight")
+"""arguments of `fit` that are about the data"""
 TABLES = frozenset(k for k, kind in field_types(Experiment).items() if is_dataclass(kind))
 """settings that are tables of others"""
 LISTED = 10
@@ -53,6 +55,7 @@ KNOWN_AS = {
     "random_state": "seed", "n_jobs": "workers", "learning_rate": "lr", "learning_rate_init": "lr", "eta": "lr",
     "batch_size": "batch", "max_iter": "rounds", "num_rounds": "rounds", "n_epochs": "epochs",
     "local_epochs": "epochs", "scoring": "metric", "verbose": "quiet", "test_size": "split", "groups": "client",
+    "weight": "sample_weight", "weights": "sample_weight", "sample_weights": "sample_weight",
 }  # fmt: skip
 """what other libraries call our settings"""
 
@@ -67,6 +70,7 @@ def fit(
     task: str | None = None,
     client: str = "",
     target: str | Sequence[str] = (),
+    sample_weight: Any = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     copy_gb: float = COPY_GB,
@@ -90,6 +94,8 @@ def fit(
         task: what to predict; if it is not given, it is guessed from the target and printed.
         client: the column that names each row's client, in one table.
         target: the column, or columns, to predict.
+        sample_weight: how much each training sample counts in the loss: the name of a column, or numbers, for one table
+            in its order, else by client. Metrics count all samples the same.
         out: the run's folder, which must be new; if it is not given, a folder is created under ``runs/``.
         overwrite: replace the run in `out`, once this one has started. A folder that is not a run is never replaced.
         copy_gb: beyond this many gigabytes, arrays are not copied into the run's folder: they must be in files
@@ -119,7 +125,8 @@ def fit(
     experiment_from({**values, "data": "digits"})  # a wrong setting is refused before any data is read
     described |= {"task": task} if task else {}
     with set_aside(folder, overwrite), new_inputs(folder) as home, show_progress(name, quiet) as progress:
-        toml = store(clients, home, client=client, target=target, copy_gb=copy_gb, **described)
+        where = {"client": client, "target": target, "copy_gb": copy_gb, "sample_weight": sample_weight}
+        toml = store(clients, home, **where, **described)
         first = [] if quiet else [partial(_print_data, folder, toml)]
         experiment = make({**values, "data": str(toml)})
         if start is not None:
@@ -250,6 +257,8 @@ def describe_data(run: Run, d: Description) -> str:
     rows += [(name, f"{', '.join(names)} ({how[name]})") for name, names in dump(d.features).items() if names]
     if not d.features.names():
         rows.append(_describe_arrays(d, f"numbers {scaled}", f"images of uint8 {pictures}"))
+    if d.weight or (d.place / "weight.npy").is_file():
+        rows.append(("weights", f"{d.weight or 'as given'}, of each training sample in the loss"))
     by = {"ratio": f"{d.split.ratio} at random", "time": f"{d.split.ratio} in the order of {d.split.column}"}
     rows.append(("split", by.get(d.split.by, f"as the column {d.split.column} says" if d.split.column else "as given")))
     return "\n".join(f"{name:9} {text}" for name, text in rows)
@@ -266,7 +275,7 @@ def _describe_arrays(d: Description, numbers: str, images: str) -> tuple[str, st
 
 def experiment_on(clients: Any, home: Path, settings: Mapping[str, Any]) -> Experiment:
     """An experiment on data in memory, which is stored below `home`; `settings` are those of `fit`."""
-    about = {name: settings[name] for name in ("client", "target", "task", "copy_gb") if name in settings}
+    about = {name: settings[name] for name in ABOUT if name in settings}
     described, values = _sort_settings({k: v for k, v in settings.items() if k not in about})
     experiment_from({**values, "data": "digits"})
     return experiment_from({**values, "data": str(store(clients, home, **about, **described))})
@@ -286,8 +295,6 @@ def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
             values[name] = {**values.get(name, {}), **value} if isinstance(value, Mapping) else value
         else:
             known = [*own, *SHORT, *DATA, "client", "target", "task", "out"]
-            if name in ("weight", "weights", "sample_weight"):
-                raise ConfigError(f"{name} is not a setting: all samples count the same; class_weight weighs classes.")
             hint = f"did you mean {KNOWN_AS[name]!r}?" if name in KNOWN_AS else nearest(name, known)
             raise ConfigError(f"{name} is not a setting: {hint}")
     return described, values

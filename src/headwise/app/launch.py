@@ -49,6 +49,7 @@ from .inputs import (
 )
 from .prepare import Prepared, plan_from_json, prepare
 from .registry import expect_workers
+from .weights import check_weights
 
 FILES = {
     *EARLY,
@@ -107,6 +108,7 @@ def run(
         experiment, plan, summary, histograms = backend.make(store_inputs(experiment, home))
         _ = plan.trace  # a bad file is refused before there is a run
         check_augment(plan)
+        check_weights(plan)
         spent = {"privacy": costs} if (costs := account(plan)) else {}
         manifest = describe(with_relative_paths(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
         code = collect_code(experiment)

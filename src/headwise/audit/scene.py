@@ -144,4 +144,5 @@ def _only(data: Clients, client: int, kept: Tensor) -> Clients:
     less = train - first - len(kept)
     ends = data.ends - less * (data.ends >= train) * (np.arange(len(data)) >= client)[:, None]
     assert ends[client][2] == last - less
-    return replace(data, x=data.x[index], y=data.y[index], ends=ends)
+    weight = None if data.weight is None else data.weight[index]
+    return replace(data, x=data.x[index], y=data.y[index], ends=ends, weight=weight)

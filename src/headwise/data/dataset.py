@@ -73,6 +73,8 @@ class Dataset:
     """of a regression, if it was declared; none: the mean and deviation of training targets are measured"""
     part: NDArray[np.int8] | None = None
     """[n] 0, 1 or 2: training, validation or test, if the data assigns each sample to a part"""
+    weight: NDArray[np.float32] | None = None
+    """[n] of each sample in the loss of training, from 0; None: all count the same"""
     split: str = "75/25"
     """how to divide a client's samples if `part` is not set"""
     recipe: Preprocessing | None = None
@@ -102,7 +104,7 @@ class Dataset:
         return replace(self, target_range=known)
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
-        arrays = {name: getattr(self, name) for name in ("x", "y", "official_test", "owner", "part")}
+        arrays = {name: getattr(self, name) for name in ("x", "y", "official_test", "owner", "part", "weight")}
         return replace(self, **{name: a[kept] for name, a in arrays.items() if a is not None})
 
 

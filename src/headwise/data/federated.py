@@ -32,6 +32,8 @@ class Samples:
 
     x: Tensor
     y: Tensor
+    weight: Tensor | None = None
+    """[n]: of each sample in the loss of training; None: all count the same"""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -52,6 +54,8 @@ class Clients:
     """of the clients, where the data has names"""
     absent: frozenset[int] = frozenset()
     """numbers of absent clients, which have no samples"""
+    weight: Tensor | None = None
+    """[n]: float32, of each sample in the loss of training; None: all count the same"""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -104,7 +108,8 @@ class ClientData:
 
     def _part(self, a: int, b: int) -> Samples:
         x = self._clients.x[a:b]
-        return Samples(align(x) if x.is_floating_point() else x, self._clients.y[a:b])  # integers are never rounded
+        weight = None if self._clients.weight is None else self._clients.weight[a:b]
+        return Samples(align(x) if x.is_floating_point() else x, self._clients.y[a:b], weight)  # integers stay exact
 
 
 class FederatedData:
@@ -187,9 +192,9 @@ class FederatedData:
         x = self._empty_tensor((len(order), *first.shape[1:]), first, channels_last)
         for at in range(0, len(order), CHUNK):
             x[at : at + CHUNK] = self._to_input(order[at : at + CHUNK], who[at : at + CHUNK])
-        return Clients(
-            self.task, x, torch.from_numpy(self.dataset.y[order]), ends, names=self.names, absent=self.absent
-        )
+        y = torch.from_numpy(self.dataset.y[order])
+        weight = None if self.dataset.weight is None else torch.from_numpy(self.dataset.weight[order])
+        return Clients(self.task, x, y, ends, names=self.names, absent=self.absent, weight=weight)
 
     def _to_input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
         """These samples, of these clients, as the model takes them: preprocessed or scaled, tokens as integers."""

@@ -48,7 +48,10 @@ def move_to(value: T, device: str) -> T:
 
 
 def samples_on(samples: Samples, device: str) -> Samples:
-    return samples if device == "cpu" else Samples(samples.x.to(device), samples.y.to(device))
+    if device == "cpu":
+        return samples
+    weight = None if samples.weight is None else samples.weight.to(device)
+    return Samples(samples.x.to(device), samples.y.to(device), weight)
 
 
 def home(t: Tensor) -> Tensor:

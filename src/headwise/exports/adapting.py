@@ -70,6 +70,7 @@ class NewClient:
             ends=np.vstack([data.ends, np.full(3, data.ends[-1, 2] + len(self._y))]),
             names=(),
             absent=absent,
+            weight=None if data.weight is None else torch.cat([data.weight, torch.ones(len(self._y))]),
         )
         plan = replace(self.plan, data=more)
         return plan.with_settings(evaluate=replace(plan.experiment.evaluate, new_clients=0.0))

@@ -46,7 +46,7 @@ class _Personalized(BaseEstimator):
     """What both estimators have in common."""
 
     _kind: ClassVar[type[TaskKind]]
-    __metadata_request__fit: ClassVar = {"groups": True}
+    __metadata_request__fit: ClassVar = {"groups": True, "sample_weight": True}
     __metadata_request__predict: ClassVar = {"groups": True}
     __metadata_request__score: ClassVar = {"groups": True}
 
@@ -84,7 +84,7 @@ class _Personalized(BaseEstimator):
         tags.target_tags.multi_output = self._kind.quantitative
         return tags
 
-    def _fit(self, X: Any, y: Array, groups: Any) -> Any:
+    def _fit(self, X: Any, y: Array, groups: Any, sample_weight: Any) -> Any:
         """Train on all samples: one client for each group, or a single one."""
         if self.unknown not in ("error", "mean"):
             raise ConfigError(f"unknown is {self.unknown!r}, but must be 'error' or 'mean'.")
@@ -103,6 +103,8 @@ class _Personalized(BaseEstimator):
         if len(clients) < len(names):
             raise ConfigError("groups has different values of the same name, such as 1 and '1'.")
         self.sizes_ = np.bincount(owner, minlength=len(names))
+        weights = None if sample_weight is None else _check_weights(sample_weight, X)
+        by_client = None if weights is None else {name: weights[owner == k] for k, name in enumerate(names)}
         with tempfile.TemporaryDirectory(prefix="headwise-") as name:
             run = fit(
                 clients,
@@ -112,6 +114,7 @@ class _Personalized(BaseEstimator):
                 task=self._kind.name,
                 out=self.out or Path(name) / "run",
                 quiet=True,
+                sample_weight=by_client,
                 **self._experiment(),
             )
             self.models_ = [_detach(run.model(client)) for client in names]
@@ -248,8 +251,8 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     _kind: ClassVar[type[TaskKind]] = Classification
     __metadata_request__predict_proba: ClassVar = {"groups": True}
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
-        """Train on all samples, with the group of each."""
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Any:
+        """Train on all samples, with the group of each, and perhaps its weight in the loss."""
         from sklearn.utils.multiclass import check_classification_targets
         from sklearn.utils.validation import column_or_1d
 
@@ -258,7 +261,7 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         self.classes_, numbers = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class, {self.classes_[0]!r}, but a classifier needs two or more.")
-        return self._fit(X, numbers, groups)
+        return self._fit(X, numbers, groups, sample_weight)
 
     def predict(self, X: Any, groups: Any = None) -> Array:
         """The class of each sample, by its group's model."""
@@ -289,11 +292,11 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
 
     _kind: ClassVar[type[TaskKind]] = Regression
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
-        """Train on all samples, with the group of each."""
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Any:
+        """Train on all samples, with the group of each, and perhaps its weight in the loss."""
         X, y = self._validate_pair(X, y, multi_output=True, y_numeric=True)
         self._one_target = y.ndim == 1
-        return self._fit(X, np.asarray(y, np.float64), groups)
+        return self._fit(X, np.asarray(y, np.float64), groups, sample_weight)
 
     def predict(self, X: Any, groups: Any = None) -> Array:
         """[n], or [n, targets] if y had several columns: by each sample's group's model."""
@@ -318,6 +321,13 @@ def _check_groups(groups: Any, n: int) -> Array:
     if any(value is None or value != value for value in values.tolist()):
         raise ConfigError("groups has missing values, but each sample needs a group.")
     return values
+
+
+def _check_weights(weights: Any, X: Any) -> Array:
+    from sklearn.utils import validation
+
+    checker: Any = validation
+    return checker._check_sample_weight(weights, X, dtype=np.float64)
 
 
 def _detach(model: TrainedModel) -> TrainedModel:

@@ -48,7 +48,7 @@ class Dense(NamedTuple):
 class Objective(ABC):
     """A task's loss with this run's options, and what its scores mean."""
 
-    flat: ClassVar[bool] = True
+    flat: bool = True
     """whether scores are [n, outputs], for which there are kernels without autograd"""
     is_plain: bool = False
     """whether the loss is the plain cross-entropy of classes, whose targets need not be dense"""
@@ -56,6 +56,10 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, scores: Tensor, y: Tensor) -> Tensor:
         """The mean over a batch."""
+
+    @abstractmethod
+    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+        """[n]: the loss of each sample of a batch, whose mean is `loss` but for rounding."""
 
     @abstractmethod
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:

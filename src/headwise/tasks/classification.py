@@ -56,6 +56,13 @@ class CrossEntropy(Objective):
         each = cross_entropy(scores, y, label_smoothing=self.smoothing, reduction="none")
         return (each * self.weights[y]).mean()
 
+    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        each = cross_entropy(scores, y, label_smoothing=self.smoothing, reduction="none")
+        each = each if self.weights is None else each * self.weights[y]
+        return each.flatten(1).mean(1) if each.dim() > 1 else each
+
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
         """KL(p || q)."""
         from torch.nn.functional import kl_div, log_softmax

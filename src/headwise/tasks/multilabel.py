@@ -64,6 +64,12 @@ class BinaryCrossEntropy(Objective):
 
         return binary_cross_entropy_with_logits(scores, self._smooth(y.to(scores.dtype)), self._weights(y))
 
+    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        targets = self._smooth(y.to(scores.dtype))
+        return binary_cross_entropy_with_logits(scores, targets, self._weights(y), reduction="none").mean(1)
+
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
         """KL(p || q) of each label, their mean."""
         from torch.nn.functional import logsigmoid

@@ -70,6 +70,9 @@ class SquaredError(Objective):
 
         return mse_loss(scores, self._scale(y))
 
+    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (scores - self._scale(y)).square().mean(1)
+
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
         """Of normal distributions around the scores: their squared distance."""
         from torch.nn.functional import mse_loss

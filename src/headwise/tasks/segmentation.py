@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .base import Dense, Objective, Task
 from .classification import Classification, CrossEntropy
@@ -40,7 +40,7 @@ class Segmentation(Classification):
 class PixelCrossEntropy(CrossEntropy):
     """Cross-entropy, the mean over all pixels; scores are [n, classes, height, width]."""
 
-    flat: ClassVar[bool] = False
+    flat: bool = False
 
     def __init__(self, classes: int, weights: Tensor | None = None, smoothing: float = 0.0) -> None:
         super().__init__(classes, weights, smoothing)

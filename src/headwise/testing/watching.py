@@ -156,9 +156,10 @@ def _only(data: Clients, client: int) -> Clients:
     last = data.ends[client][-1]
     ends = data.ends.clip(first, last) - first
     labels = {c: data.labels(c) for c in range(len(data))}
-    return dataclasses.replace(
-        data, x=data.x[first:last].clone(), y=data.y[first:last].clone(), ends=ends, reported_labels=labels
-    )
+    weight = None if data.weight is None else data.weight[first:last].clone()
+    x = data.x[first:last].clone()
+    y = data.y[first:last].clone()
+    return dataclasses.replace(data, x=x, y=y, ends=ends, reported_labels=labels, weight=weight)
 
 
 def _deliver(record: R) -> R:

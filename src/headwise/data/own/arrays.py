@@ -138,9 +138,13 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
     """x.npy or references, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
     x = map_inputs(d)
     y, owner = (map_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
-    part = map_npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
+    part, weight = (
+        map_npy(path) if (path := d.place / f"{name}.npy").exists() else None for name in ("part", "weight")
+    )
     names = _read_names(d.place / "names.json")
     _check_arrays(d.place, x, y, owner, part, len(names))
+    if weight is not None and (weight.shape != (len(y),) or weight.dtype.kind not in "biuf"):
+        raise DataError(f"{d.place / 'weight.npy'} must have a number for each of the {len(y)} samples.")
     for name in names:
         builder.clients[name]
     several = y.ndim > 1
@@ -155,6 +159,7 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
         owners=tuple(names),
         part=None if part is None else np.asarray(part, np.int8),
         rows=[Rows(0, None, None)],
+        weight=None if weight is None else np.asarray(weight, np.float64),
         label_type=builder.labels[0].label_type(),
     )
 

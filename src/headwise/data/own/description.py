@@ -23,7 +23,7 @@ KINDS = ("number", "category", "text", "image")
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None")
 """as pandas reads them, and the question mark of the UCI repository"""
 PARTS = ("train", "val", "test")
-ONLY_TABLES = ("client", "one_client", "delimiter", "decimal", "header")
+ONLY_TABLES = ("weight", "client", "one_client", "delimiter", "decimal", "header")
 """settings of tables"""
 LARGEST = 1 << 24
 """bytes of a data.toml"""
@@ -107,6 +107,8 @@ class Description:
     """format of the files"""
     path: str
     """a table, or a folder with one folder or file per client; relative to the folder of data.toml"""
+    weight: str = ""
+    """the column with each row's weight in the loss of training, from 0; empty: all rows count the same"""
     client: str = ""
     """the column that names each row's client; empty: each folder or file is a client"""
     one_client: bool = False
@@ -244,9 +246,11 @@ def _check_table(d: Description) -> None:
         raise ConfigError("target is missing: it names the column to predict.")
     if not d.features.names():
         raise ConfigError(f"features is empty: name columns under {', '.join(KINDS)}.")
-    used = [*d.features.names(), *d.target, *([d.client] if d.client else [])]
+    used = [*d.features.names(), *d.target, *filter(None, (d.client, d.weight))]
     if twice := [name for name, n in Counter(used).items() if n > 1]:
-        raise ConfigError(f"{twice[0]!r} is named twice: a column can only be a feature, a target or the client.")
+        raise ConfigError(
+            f"{twice[0]!r} is named twice: a column can only be a feature, a target, the weight or the client."
+        )
     if d.features.image and len(d.features.names()) > 1:
         raise ConfigError("features.image can't be combined with other features: name a single column of images.")
 

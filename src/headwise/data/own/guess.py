@@ -56,6 +56,7 @@ def guess_description(
     *,
     one_client: bool = False,
     kinds: Mapping[str, str] | None = None,
+    weight: str = "",
 ) -> Guess:
     """Guess a description; its `path` is as given. `kinds` are columns that need no guess."""
     format = _guess_format(path)
@@ -64,7 +65,7 @@ def guess_description(
         return Guess(replace(d, **_guess_images(path)), {})
     if format == "npz":
         return Guess(replace(d, split=OwnSplit("files" if _is_parted(path, d) else "ratio")), {})
-    return _guess_table(d, client, target, kinds or {})
+    return _guess_table(replace(d, weight=weight), client, target, kinds or {})
 
 
 def _guess_format(path: Path) -> Format:
@@ -121,7 +122,7 @@ def _guess_table(d: Description, client: str, target: Sequence[str], declared: M
         d = replace(d, missing=(*d.missing, *markers))
         cells = {name: [c for c in column if str(c).strip() not in markers] for name, column in cells.items()}
     split = _guess_split(cells, parted=_is_parted(place, d), used=(client, *target))
-    kinds = {n: _guess_kind(n, cells[n], d) for n in columns if n not in (client, *target, split.column)}
+    kinds = {n: _guess_kind(n, cells[n], d) for n in columns if n not in (client, *target, split.column, d.weight)}
     if d.format == "parquet":  # pandas writes categories as dictionaries
         declared = {**dict.fromkeys(list_dictionaries(files[0]), "category"), **declared}
     kinds |= {n: kind for n, kind in declared.items() if n in kinds and cells[n]}

@@ -70,6 +70,7 @@ def load(d: Description, report: Report = raise_errors, known: Hashes | None = N
         target_range=d.target_range,
         part=_assign_parts(raw, d, report),
         split=d.split.ratio,
+        weight=_check_weights(raw, d, report),
         recipe=recipe,
         model=_choose_model(recipe, task),
         label_type=_choose_label_type(raw, classes, d) if kind_of(task).one_class else "str",
@@ -141,6 +142,16 @@ def _assign_parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] 
         text = "it has no training samples."
         report(DataFinding("error", "no training samples", text, d.place, client=raw.owners[c]))
     return part
+
+
+def _check_weights(raw: Raw, d: Description, report: Report) -> NDArray[np.float32] | None:
+    """The weights, if there are any; one that is missing or negative is an error."""
+    if raw.weight is None:
+        return None
+    for i in np.flatnonzero(~((raw.weight >= 0) & np.isfinite(raw.weight.astype(np.float32)))).tolist():
+        text = f"its weight is {raw.weight[i]:g}, but must be a finite number that is not negative."
+        report(raw.finding_at("error", "wrong weight", i, text, d.weight))
+    return raw.weight.astype(np.float32)
 
 
 def _split_by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:

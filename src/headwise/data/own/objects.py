@@ -54,6 +54,8 @@ class StoredPiece:
     """0, 1, 2 for training, validation and test; -1: not given"""
     x: Any
     y: Any = None
+    weight: NDArray[np.float64] | None = None
+    """of each sample in the loss of training"""
 
 
 class Joined:
@@ -101,11 +103,16 @@ def store(
     client: Any = "",
     target: Any = (),
     copy_gb: float = COPY_GB,
+    sample_weight: Any = None,
     **settings: Any,
 ) -> Path:
     """Write `clients` below `folder`, named by a hash of the content; `settings` are keys of a data.toml."""
     if isinstance(clients, str | Path):
-        return _store_reference(Path(clients), folder, settings)
+        if sample_weight is not None and not isinstance(sample_weight, str):
+            raise DataError("sample_weight is given, but clients is a path: sample_weight must name a column.")
+        return _store_reference(
+            Path(clients), folder, {**settings, **({"weight": sample_weight} if sample_weight else {})}
+        )
     targets = tuple(map(str, target if isinstance(target, list | tuple) else [target] if target != "" else []))
     client = str(client)
     if _is_frame(clients):
@@ -114,6 +121,7 @@ def store(
         pieces = [StoredPiece("", -1, clients)]
     else:
         pieces = list(_make_pieces(clients, targets))
+    pieces = _with_weights(pieces, sample_weight)
     tables = [_is_frame(p.x) for p in pieces]
     if any(tables) and not all(tables):
         raise DataError("clients has both tables and arrays: use one kind for all clients.")
@@ -124,7 +132,8 @@ def store(
         draft = Path(name) / "draft"
         draft.mkdir()
         if all(tables):
-            guess = write_tables(pieces, draft, client, targets, copy_gb)
+            weight = sample_weight if isinstance(sample_weight, str) else ""
+            guess = write_tables(pieces, draft, client, targets, copy_gb, weight)
             d = guess.description
             for column, why in guess.left_out.items() if "features" not in settings else ():
                 logging.getLogger("headwise").warning("column %r is left out: %s", column, why)
@@ -159,6 +168,32 @@ def _store_reference(path: Path, folder: Path, settings: Mapping[str, Any]) -> P
     home = folder / f"data-{digest(text.encode())[:16]}.toml"
     write_bytes(home, text.encode())
     return home
+
+
+def _with_weights(pieces: list[StoredPiece], given: Any) -> list[StoredPiece]:
+    """The pieces with the weights of their samples: one array for one table, or one per client; never for test."""
+    if given is None or isinstance(given, str):
+        if given and any(not _is_frame(p.x) for p in pieces):
+            raise DataError(f"sample_weight is {given!r}, but clients has arrays without columns: give numbers.")
+        return pieces
+    whole = len(pieces) == 1 and not pieces[0].client
+    if not whole and not isinstance(given, Mapping):
+        raise DataError("sample_weight must map each client's name to the weights of its training samples.")
+    by_name = {"": given} if whole else {str(name): weights for name, weights in given.items()}
+    names = list(dict.fromkeys(p.client for p in pieces))
+    for name in (*by_name, *names):
+        if name not in by_name or name not in names:
+            fault = f"no weights for client {name!r}" if name in names else f"client {name!r}, which clients does not"
+            raise DataError(f"sample_weight has {fault}.")
+    weighted: list[StoredPiece] = []
+    for p in pieces:
+        weights = np.ones(len(p.x)) if p.part > 0 else _to_array(by_name[p.client])
+        if weights.shape != (len(p.x),) or weights.dtype.kind not in "biuf":
+            whose = f" of client {p.client!r}" if p.client else ""
+            need = f"a number for each of the {len(p.x)}{' training' * (p.part == 0)} samples"
+            raise DataError(f"sample_weight{whose} has the shape {list(weights.shape)}, but needs {need}.")
+        weighted.append(replace(p, weight=weights.astype(np.float64)))
+    return weighted
 
 
 def _make_pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
@@ -291,6 +326,8 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
     label_type = typed.get(y.dtype.kind) if y.ndim == 1 else None
     np.save(home / "y.npy", np.datetime_as_string(y) if label_type == "datetime" else y, allow_pickle=False)
     np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
+    if first.weight is not None:
+        np.save(home / "weight.npy", np.concatenate([p.weight for p in pieces if p.weight is not None]))
     parted = any(p.part >= 0 for p in pieces)
     if parted:
         parts = np.repeat(np.array([max(p.part, 0) for p in pieces], np.int8), [len(p.x) for p in pieces])
@@ -324,17 +361,24 @@ def _locate_arrays(pieces: Sequence[StoredPiece], copy_gb: float) -> list[dict[s
 
 
 def write_tables(
-    pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str], copy_gb: float = COPY_GB
+    pieces: Sequence[StoredPiece],
+    home: Path,
+    client: str,
+    targets: Sequence[str],
+    copy_gb: float = COPY_GB,
+    weight: str = "",
 ) -> Guess:
     """One JSONL file, which preserves numbers, strings and lists."""
     parted = any(p.part >= 0 for p in pieces)
     first = _columns_of(pieces[0].x)
     if isinstance(pieces[0].x, Joined):
         targets = pieces[0].x.targets
-    for at, name in [("target", t) for t in targets] + ([("client", client)] if not pieces[0].client else []):
-        if name not in first:
-            raise ConfigError(f"{at} is {name!r}, which is not a column of clients: {nearest(name, first, COLUMNS)}")
+    named = [("target", t) for t in targets] + ([("client", client)] if not pieces[0].client else [])
+    _check_columns([*named, *([("sample_weight", weight)] if weight else [])], first)
     client = client or _find_free_name("client", first)
+    if pieces[0].weight is not None:
+        weight = _find_free_name("weight", first)
+        first = [*first, weight]
     least = sum(len(to_json(name)) + 3 for name in first) * sum(len(p.x) for p in pieces)
     _check_size(least, copy_gb)  # before cells become Python's objects
     tables: list[PassedTable] = []
@@ -345,6 +389,7 @@ def write_tables(
         for p in pieces:
             tables.append(PassedTable(lines + 1, p.client, PARTS[max(p.part, 0)] if parted else ""))
             columns = _cells_of(p.x, p.client)
+            columns |= {} if p.weight is None else {weight: [_to_plain(w, None) for w in p.weight.tolist()]}
             label_types.add(_find_label_type(p.x, targets[0]) if len(targets) == 1 else None)
             if missing := [name for name in first if name not in columns]:
                 raise DataError(f"client {p.client!r} has no column {missing[0]!r}, but {pieces[0].client!r} does.")
@@ -358,12 +403,19 @@ def write_tables(
             lines += n
             _check_size(size, copy_gb)
     write_json(home / ROWS, tables)
-    guess = guess_description(home / "data.jsonl", client, targets, kinds=_find_declared_kinds(pieces[0].x))
+    kinds = _find_declared_kinds(pieces[0].x)
+    guess = guess_description(home / "data.jsonl", client, targets, kinds=kinds, weight=weight)
     d = guess.description
     if parted:
         d = replace(d, split=OwnSplit("column", column=_find_free_name("part", first)))
     [label_type] = label_types if len(label_types) == 1 else [None]
     return replace(guess, description=replace(d, label_type=label_type))
+
+
+def _check_columns(named: Sequence[tuple[str, str]], columns: Sequence[str]) -> None:
+    for at, name in named:
+        if name not in columns:
+            raise ConfigError(f"{at} is {name!r}, which is not a column of clients: {nearest(name, columns, COLUMNS)}")
 
 
 def _check_size(size: int, copy_gb: float) -> None:

@@ -59,6 +59,8 @@ class Raw:
     """[n] what to order each client's samples by"""
     categories: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
     """for each category column, what its codes stand for"""
+    weight: NDArray[np.float64] | None = None
+    """[n] of each sample in the loss of training"""
     label_type: LabelType = "str"
     """of the target, if there is one column of it"""
 
@@ -96,6 +98,7 @@ class Builder:
         self._owner: list[NDArray[np.int64]] = []
         self._part: list[NDArray[np.int8]] = []
         self._time: list[NDArray[Any]] = []
+        self._weight: list[NDArray[np.float64]] = []
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def has_same_shape(self, what: str, x: NDArray[Any], file: Path, client: str) -> bool:
@@ -118,6 +121,7 @@ class Builder:
         y: NDArray[Any] | None = None,
         part: NDArray[np.int8] | None = None,
         time: NDArray[Any] | None = None,
+        weight: NDArray[np.float64] | None = None,
     ) -> None:
         self._rows.append(Rows(self.n, file, lines))
         self.n += len(x)
@@ -128,6 +132,8 @@ class Builder:
         for into, values in ((self._y, y), (self._part, part), (self._time, time)):
             if values is not None:
                 into.append(values)
+        if weight is not None:
+            self._weight.append(weight)
 
     def build(self, form: Form, categories: Mapping[str, list[str]]) -> Raw:
         return Raw(
@@ -142,6 +148,7 @@ class Builder:
             self._rows,
             np.concatenate(self._time) if self._time else None,
             categories,
+            np.concatenate(self._weight) if self._weight else None,
             self.labels[0].label_type() if len(self.labels) == 1 else "str",
         )
 

@@ -245,7 +245,7 @@ def _has_columns(path: Path, needed: Sequence[str], header: Sequence[str], repor
 def read_tables(d: Description, builder: Builder) -> Raw:
     encoder = Encoder(d)
     for piece in list_pieces(d, builder.report):
-        columns = [*d.features.names(), *d.target, *filter(None, (d.client, d.split.column))]
+        columns = [*d.features.names(), *d.target, *filter(None, (d.client, d.split.column, d.weight))]
         before = builder.n
         for block in read_blocks(piece.path, d, list(dict.fromkeys(columns)), builder.report):
             _add_block(d, builder, encoder, block, piece.client, piece.part)
@@ -282,7 +282,8 @@ def _add_block(
         parts = _read_parts(d, block, builder.report)
     elif d.split.by == "time":
         time = block.columns[d.split.column]
-    builder.add(block.file, block.lines, x, owner, labels=labels, part=parts, time=time)
+    weight = encoder.encode_numbers(block, d.weight, builder.report) if d.weight else None
+    builder.add(block.file, block.lines, x, owner, labels=labels, part=parts, time=time, weight=weight)
 
 
 def _report_unusable(d: Description, block: RowBlock, owner: NDArray[np.int64], report: Report) -> NDArray[np.bool_]:
@@ -350,7 +351,7 @@ class Encoder:
         if self.form == "tokens":
             return self._encode_texts(block, f.text[0])
         parts = [
-            *(self._encode_numbers(block, name, report)[:, None] for name in f.number),
+            *(self.encode_numbers(block, name, report)[:, None] for name in f.number),
             *(_mark_gaps(self.codes[name].of(block.columns[name]))[:, None] for name in f.category),
             *(self._encode_texts(block, name).astype(np.float64) for name in f.text),
         ]
@@ -359,7 +360,7 @@ class Encoder:
     def _encode_texts(self, block: RowBlock, name: str) -> NDArray[np.int32]:
         return self._hashing.encode(block.columns[name].tolist(), self._d.preprocess.length)
 
-    def _encode_numbers(self, block: RowBlock, name: str, report: Report) -> NDArray[np.float64]:
+    def encode_numbers(self, block: RowBlock, name: str, report: Report) -> NDArray[np.float64]:
         cells = block.columns[name]
         numbers, wrong = to_numbers(cells, self._d.missing)
         for i in wrong:

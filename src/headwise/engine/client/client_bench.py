@@ -15,6 +15,7 @@ from ...data.federated import Samples
 from ...models.split import SplitModel, has_batchnorm
 from ...params import Params, gradient, step
 from ...seeds import seed_of
+from ...tasks.weights import WeightedObjective, weigh
 from ..host import Clock, move_to, samples_on
 from ..kernels.optimizer import Optimizer, Terms, rates_of
 from ..kernels.training import Feed, choose
@@ -67,6 +68,9 @@ class ClientBench:
         self.client = client
         self.n = len(self._train)
         self.objective = plan.objective(self._train.y)
+        if self._train.weight is not None:
+            self._train = Samples(self._train.x, weigh(self._train.y, self._train.weight / self._train.weight.mean()))
+            self.objective = WeightedObjective(self.objective)
         settings = self._settings = plan.experiment.train
         self._epochs = epochs
         decays = max(t - 1, 0) if settings.lr_decay_per == "round" else trained
@@ -95,7 +99,10 @@ class ClientBench:
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
         val = samples_on(self._data.val, self._plan.device)
-        return (val.x, val.y) if len(val) else None
+        if not len(val):
+            return None
+        is_weighted = isinstance(self.objective, WeightedObjective)  # only training samples have weights
+        return val.x, weigh(val.y, torch.ones(len(val), device=val.y.device)) if is_weighted else val.y
 
     @property
     def class_counts(self) -> Tensor:

@@ -39,7 +39,7 @@ class Pool:
         self.workers = min(workers, len(plan.data))
         self.clock = Clock()
         self._plan = plan
-        self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in (plan.data.x, plan.data.y)))
+        self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in list_tensors(plan.data).values()))
         data = _SharedData.on(self._shelf, plan.data)
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         self._crew = Crew(self.workers, partial(_begin, rebuild, self._shelf.folder, data))
@@ -122,19 +122,23 @@ class _SharedData(NamedTuple):
     """The clients' samples, as another process opens them from the shelf."""
 
     bare: Clients
-    layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
+    layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 
     @classmethod
     def on(cls, shelf: Shelf, data: Clients) -> _SharedData:
-        for name, t in (("x", data.x), ("y", data.y)):
+        tensors = list_tensors(data)
+        for name, t in tensors.items():
             shelf.share(name, t)
-        empty = torch.empty(0)
-        layouts = [(tuple(t.shape), t.stride(), t.dtype) for t in (data.x, data.y)]
-        return cls(replace(data, x=empty, y=empty), layouts)
+        layouts = {name: (tuple(t.shape), t.stride(), t.dtype) for name, t in tensors.items()}
+        return cls(replace(data, **dict.fromkeys(tensors, torch.empty(0))), layouts)
 
     def open(self, folder: Path) -> Clients:
-        x, y = (open_shared(folder / name, *layout) for name, layout in zip(("x", "y"), self.layouts, strict=True))
-        return replace(self.bare, x=x, y=y)
+        return replace(self.bare, **{name: open_shared(folder / name, *each) for name, each in self.layouts.items()})
+
+
+def list_tensors(data: Clients) -> dict[str, torch.Tensor]:
+    """The samples, their targets and, where there are any, their weights."""
+    return {"x": data.x, "y": data.y} | ({} if data.weight is None else {"weight": data.weight})
 
 
 class _Process(NamedTuple):

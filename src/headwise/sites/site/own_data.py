@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...app import registry
 from ...data.dataset import Dataset, Source
@@ -49,6 +50,7 @@ def own_data(
         y=np.concatenate([d.y for d in datasets.values()]),
         official_test=np.concatenate(tests) if len(tests) == len(datasets) else None,
         part=None if first.part is None else np.concatenate([d.part for d in datasets.values() if d.part is not None]),
+        weight=_merge_weights(list(datasets.values())),
         owner=None,
     ).with_range(target_range)
     sizes = {c: len(d.y) for c, d in datasets.items()}
@@ -61,6 +63,13 @@ def own_data(
     statistics = str(experiment.data.options.get(STATISTICS, ""))
     sums = sums_for(merged.recipe, statistics) if statistics and merged.recipe is not None else None
     return FederatedData(merged, parts, sums=sums)
+
+
+def _merge_weights(datasets: Sequence[Dataset]) -> NDArray[np.float32] | None:
+    """Of all samples; those of a client whose data has none count the same."""
+    if all(d.weight is None for d in datasets):
+        return None
+    return np.concatenate([np.ones(len(d.y), np.float32) if d.weight is None else d.weight for d in datasets])
 
 
 def _load_datasets(site: SiteSettings, home: Path, experiment: Experiment, download: bool) -> dict[int, Dataset]:
