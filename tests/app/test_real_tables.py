@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.errors import ConfigError, DataError
+from headwise.errors import DataError
 
 N = 400
 RNG = np.random.default_rng(5)
