@@ -34,7 +34,7 @@ from ..runs.store import EARLY, LINES, Diagnostics, RunStore, mend_partition, ne
 from ..settings.choices import OWN
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from .checks import check_augment
+from .checks import check_augment, check_weights
 from .code import add_code, check_unchanged, collect_code, is_changed, store_code
 from .continue_from import start_states
 from .inputs import (
@@ -49,7 +49,6 @@ from .inputs import (
 )
 from .prepare import Prepared, plan_from_json, prepare
 from .registry import expect_workers
-from .weights import check_weights
 
 FILES = {
     *EARLY,
