@@ -220,13 +220,13 @@ def _rehearse(plan: Plan, weights: Tensor) -> list[bytes | None]:
     train = replace(plan.experiment.train, epochs=1, steps=None, drop_last=False)
     small = replace(plan, data=few).with_settings(train=train).for_rehearsal()
     small = small.with_settings(evaluate=replace(small.experiment.evaluate, moments=("pre",), every=1))
-    executor = _MessageRecorder(small)
+    executor = _SentMessages(small)
     with one_thread():
         drive(small, executor, rounds=ROUNDS)
     return [*executor.messages, *(executor.states.encode(c) for c in executor.states)]
 
 
-class _MessageRecorder(Serial):
+class _SentMessages(Serial):
     """Keeps what clients send."""
 
     def __init__(self, plan: Plan) -> None:
