@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from typing import get_args, get_type_hints
 
 import pytest
 from snippets import ROOT
 
 from headwise.settings.names import list_names
+from headwise.settings.options import Robust
+from headwise.tasks.registry import TASKS
 
 PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
 OURS = {name.replace("-", "") for name in list_names("method")}
@@ -53,3 +57,23 @@ def test_what_is_not_here_has_a_reason(name: str) -> None:
 
 def test_data_sets_are_counted() -> None:
     assert int(cells("data sets by name")[0]) == len({*list_names("data")} - {"own"})
+
+
+def test_rules_tasks_and_versions_are_ours() -> None:
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+    rules = [rule for rule in get_args(get_type_hints(Robust)["rule"]) if rule != "mean"]
+    assert cells("robust aggregation")[0] == f"{words[len(rules)]} rules"
+    assert len(cells("other tasks than classification")[0].split(",")) == len(TASKS) - 1
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tested = re.findall(r"python: \[(.+)\]", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    versions = re.findall(r"3\.\d+", tested[0])
+    assert cells("Python")[0] == f"{versions[0]} to {versions[-1]}"
+    assert project["requires-python"] == f">={versions[0]}"
+    assert cells("licence")[0] == project["license"]
+
+
+def test_test_functions_are_counted_roughly() -> None:
+    files = (ROOT / "tests").rglob("test_*.py")
+    count = sum(len(re.findall(r"^ *def test_", p.read_text(encoding="utf-8"), re.MULTILINE)) for p in files)
+    said = int(re.sub(r"\D", "", cells("test functions, counted in the repository")[0]))
+    assert abs(count - said) <= 150
