@@ -23,7 +23,7 @@ typedef struct {
     float *slope, *bias_slope;           /* where `backward` writes gradients, laid out in the same way */
 } Layer;
 
-/* Must match `NativeRates` in chain.py. */
+/* Must match `NativeRates` in optimizer.py. */
 typedef struct {
     float lr, momentum, decay, clip; /* clip: the maximum norm of a step's gradient; 0: any */
     float pull;                      /* towards the layers' anchors */
