@@ -63,7 +63,7 @@ def test_cached_is_uncached_to_rounding(train: Callable[[ClientBench], Tensor], 
 @pytest.mark.parametrize("name", FROZEN)
 def test_every_method_with_a_frozen_body_comes_to_the_same(name: str) -> None:
     made = toy_plan(registry.find("method", name)(), rounds=2)
-    with_it, without = (play(made.with_settings(engine=Engine(kernels=k))).trace().parsed()[-1] for k in KERNELS)
+    with_it, without = (play(made.with_settings(engine=Engine(kernels=k))).trace().parse()[-1] for k in KERNELS)
     for moment in ("pre", "post"):
         assert with_it[moment]["loss"] == pytest.approx(without[moment]["loss"], rel=1e-5)
 

@@ -92,7 +92,7 @@ def test_every_method_comes_to_the_same_on_plain_kernels(method: str) -> None:
     """In a round of all clients, server, states and scores agree up to rounding."""
     made = registry.find("method", method)()
     with_it, without = (play(toy_plan(made, rounds=1, kernels=s)).trace() for s in KERNELS)
-    for a, b in zip(with_it.parsed(), without.parsed(), strict=True):
+    for a, b in zip(with_it.parse(), without.parse(), strict=True):
         for moment in ("pre", "post"):
             assert a[moment]["loss"] == pytest.approx(b[moment]["loss"], rel=1e-4)
             assert a[moment]["accuracy"] == pytest.approx(b[moment]["accuracy"], abs=0.1)

@@ -54,7 +54,7 @@ def same_clients(run: Recorder, alone: Recorder) -> None:
     assert states.keys() == others.keys()
     for c in states:
         identical(states[c].me.w, others[c].me.w)
-    scores = [[{m: row.get(m) for m in ("pre", "post", "stale")} for row in r.trace().parsed()] for r in (run, alone)]
+    scores = [[{m: row.get(m) for m in ("pre", "post", "stale")} for row in r.trace().parse()] for r in (run, alone)]
     assert scores[0] == scores[1]
 
 
@@ -107,11 +107,11 @@ def test_compression_sends_less_and_loses_little() -> None:
 
     def up(energy: float) -> list[int]:
         run = play(plan_of(FedKD(distill=False, energy_start=energy, energy_end=energy), models=[network(hidden=24)]))
-        return [row["bytes_up"] for row in run.trace().parsed()]
+        return [row["bytes_up"] for row in run.trace().parse()]
 
     sizes = [sum(up(energy)) for energy in (1.0, 0.98, 0.5)]
     assert sizes[0] > sizes[1] > sizes[2]
-    whole = play(plan_of(FedAvg(), models=[network(hidden=24)])).trace().parsed()
+    whole = play(plan_of(FedAvg(), models=[network(hidden=24)])).trace().parse()
     assert sizes[0] <= sum(row["bytes_up"] for row in whole)  # a matrix is never sent as factors larger than itself
 
 
@@ -197,7 +197,7 @@ def test_what_travels_is_of_the_servers_architecture(method: Any) -> None:
     """A small model for all, beside two larger ones of the clients' own."""
     small, large = network(width=2), [network(hidden=8), network(width=7)]
     run = play(dataclasses.replace(plan_of(method, models=large), server_model=small))
-    for row in run.trace().parsed():
+    for row in run.trace().parse():
         assert 0 < row["bytes_up"] <= 4 * small.params().numel() * len(AWKWARD)
     for c, state in run.ended[-1].states.items():
         assert {k: t.shape for k, t in state.me.w.items()} == {k: t.shape for k, t in large[c % 2].state().items()}

@@ -42,7 +42,7 @@ def runs(*methods: Any, **how: Any) -> list[Recorder]:
 
 
 def scores(recorder: Recorder, moments: tuple[str, ...] = MOMENTS) -> list[dict[str, Any]]:
-    return [{m: row[m] for m in moments if m in row} for row in recorder.trace().parsed()]
+    return [{m: row[m] for m in moments if m in row} for row in recorder.trace().parse()]
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -137,7 +137,7 @@ def test_fedbn_without_batchnorm_is_fedavg() -> None:
     bn, avg = runs(FedBN(), FedAvg())
     assert_same(server(bn).w, server(avg).w)
     assert scores(bn) == scores(avg)
-    assert [r["bytes_up"] for r in bn.trace().parsed()] == [r["bytes_up"] for r in avg.trace().parsed()]
+    assert [r["bytes_up"] for r in bn.trace().parse()] == [r["bytes_up"] for r in avg.trace().parse()]
 
 
 def test_fedbn_is_fedavg_that_keeps_batchnorm_local() -> None:
@@ -218,7 +218,7 @@ def test_cd2_pfed_without_private_channels_is_fedavg(lam: float) -> None:
     cd2, avg = runs(CD2PFed(p=0.0, lam=lam), FedAvg())
     assert_same(server(cd2).w, server(avg).w)
     assert scores(cd2, ("pre", "post")) == scores(avg, ("pre", "post"))
-    assert [r["bytes_up"] for r in cd2.trace().parsed()] == [r["bytes_up"] for r in avg.trace().parsed()]
+    assert [r["bytes_up"] for r in cd2.trace().parse()] == [r["bytes_up"] for r in avg.trace().parse()]
 
 
 def test_cd2_pfed_with_all_channels_private_shares_the_bias_of_the_head_alone() -> None:

@@ -97,7 +97,7 @@ def test_one_client_with_everything_makes_fedavg_standalone(norm: bool) -> None:
     together, alone = (play(toy_plan(m, data=data, models=models, every=1)) for m in (FedAvg(), Standalone()))
     own = state(alone, 0).w
     assert all(torch.equal(t, own[k]) for k, t in server(together).w.items())
-    scores = [[{m: row[m] for m in ("pre", "post")} for row in r.trace().parsed()] for r in (together, alone)]
+    scores = [[{m: row[m] for m in ("pre", "post")} for row in r.trace().parse()] for r in (together, alone)]
     assert scores[0] == scores[1]
 
 
@@ -128,7 +128,7 @@ def test_averages_agree_when_all_tests_have_equal_size() -> None:
     """Sum of correct / sum of samples = plain mean of accuracies."""
     data = data_of((20, 0, (0, 1)), (9, 0, (1, 2)), (14, 0, (2, 3)))
     equal = toy_plan(FedAvg(), data=data, moments=ALL_MOMENTS, every=1)
-    for row in play(equal).trace().parsed():
+    for row in play(equal).trace().parse():
         for moment in ("pre", "post", "stale", "global"):
             assert row[moment]["accuracy"] == pytest.approx(row[moment]["client_mean"], abs=1e-12)
 
@@ -136,9 +136,7 @@ def test_averages_agree_when_all_tests_have_equal_size() -> None:
 def test_averages_differ_when_they_have_not() -> None:
     data = data_of((20, 0, (0, 1)), (9, 0, (1, 2)), (14, 0, (2, 3)))
     short = dataclasses.replace(data.parts[0], test=data.parts[0].test[:3])
-    rows = (
-        play(toy_plan(FedAvg(), every=1, data=FederatedData(data.dataset, [short, *data.parts[1:]]))).trace().parsed()
-    )
+    rows = play(toy_plan(FedAvg(), every=1, data=FederatedData(data.dataset, [short, *data.parts[1:]]))).trace().parse()
     assert any(row["pre"]["accuracy"] != pytest.approx(row["pre"]["client_mean"]) for row in rows)
 
 

@@ -34,7 +34,7 @@ def played(method: Any, **settings: Any) -> Recorder:
 
 
 def last_row(recorder: Recorder) -> dict[str, Any]:
-    return recorder.trace().parsed()[-1]
+    return recorder.trace().parse()[-1]
 
 
 def same_bits(a: Params, b: Params) -> None:

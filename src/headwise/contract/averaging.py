@@ -146,7 +146,8 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
 
     def _optimise(self, server: Averaged, average: Params) -> Averaged:
         """Algorithm 2: a step along the clients' mean change; integer counters are taken from the mean."""
-        change, beta = average - server.w, self.server_momentum
+        change = average - server.w
+        beta = self.server_momentum
         if server.m is None:
             return Averaged(_move(server.w, change, self.server_lr, average), None, None)
         if server.v is None:  # FedAvgM: m <- beta m + change

@@ -43,7 +43,8 @@ def client_init(method: AnyMethod, local: Local) -> Record:
 
 
 def local_update(method: AnyMethod, me: Record, down: Record, local: Local) -> Update[Record, Record]:
-    update, types = method.local_update(me, down, local), record_types(type(method))
+    update = method.local_update(me, down, local)
+    types = record_types(type(method))
     _check_type(update, Update, method.local_update)
     _check_type(update.up, types.up, method.local_update, "an Update whose up is ")
     _check_type(update.me, types.client, method.local_update, "an Update whose me is ")

@@ -36,7 +36,8 @@ def combine(
     """
     if rule == "mean":
         return mean(items, weights)
-    rows, shares = torch.stack([_row(item) for item in items]), torch.tensor(weights, dtype=torch.float64)
+    rows = torch.stack([_row(item) for item in items])
+    shares = torch.tensor(weights, dtype=torch.float64)
     shares = (shares / shares.sum()).to(rows.dtype)
     few = int(hostile * len(items) + 1e-9)
     if rule == "median":
@@ -62,7 +63,8 @@ def _row(item: Params) -> Tensor:
 
 def _like(first: Params, row: Tensor) -> Params:
     """A model with these numbers, and with the names and shapes of `first`."""
-    values, at = dict(first), 0
+    values = dict(first)
+    at = 0
     for name, t in first.items():
         if t.is_floating_point():
             values[name] = row[at : at + t.numel()].view(t.shape).to(t.dtype)
@@ -72,7 +74,8 @@ def _like(first: Params, row: Tensor) -> Params:
 
 def _middle(rows: Tensor) -> Tensor:
     """The median over the first dimension; of an even number, the mean of the middle two."""
-    ordered, n = rows.sort(dim=0).values, len(rows)
+    n = len(rows)
+    ordered = rows.sort(dim=0).values
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 

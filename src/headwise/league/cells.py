@@ -209,7 +209,7 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
     if not keep:
         shutil.rmtree(place, ignore_errors=True)  # of a session that was killed
     try:
-        settings = tuned_settings(cell, folder, data_dir) if cell.setting == "tuned" else {}
+        settings = find_tuned_settings(cell, folder, data_dir) if cell.setting == "tuned" else {}
         experiment = with_settings(resolve_all(cell.federation.experiment(cell.method, cell.draw)), settings)
         began = time.process_time()
         run = run_to_end(experiment, place, "repeat the command", data_dir=data_dir)
@@ -268,7 +268,7 @@ def _new_clients(run: Run, metric: Metric) -> dict[str, float]:
     return means
 
 
-def tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, Any]:
+def find_tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, Any]:
     """The best of a few trials; searched once per method and federation."""
     path = folder / "tuned" / cell.federation.name / f"{cell.name}.json"
     if path.exists():

@@ -191,7 +191,7 @@ def federation_table(group: Group) -> Table:
         value, low, high = group.cells.mean(name)
         lead = group.lead(name, LOCAL)
         worse = group.cells.worse_off(name, LOCAL).value if lead is not None and name != LOCAL else None
-        joined = [group.joined(name, epochs) for epochs in (0, 5)]
+        joined = [group.new_client_mean(name, epochs) for epochs in (0, 5)]
         costs = [group.mean(name, column) for column in ("kb_down", "kb_up", "cpu_seconds")]
         rows.append(
             [

@@ -47,15 +47,15 @@ def _place(result: Result) -> tuple[str, str, str, int]:
 def _cell(name: str, value: Any) -> str:
     if name in TEXTS:
         return str(csv_cell(value))
-    return "" if value is None else to_json(_rounded(value)).replace(", ", ",")
+    return "" if value is None else to_json(_round_value(value)).replace(", ", ",")
 
 
-def _rounded(value: Any) -> Any:
+def _round_value(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, list):
         return [None if v is None else float(f"{v:.4f}") for v in value]
-    return {k: _rounded(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return {k: _round_value(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def read_csv(path: Path) -> list[Result]:
@@ -163,7 +163,7 @@ class Group:
         values = [getattr(self.scored[name][d], column) for d in self.draws]
         return None if None in values else fmean(values)
 
-    def joined(self, name: str, epochs: int) -> float | None:
+    def new_client_mean(self, name: str, epochs: int) -> float | None:
         """The mean new client after so many epochs; None if there are none."""
         values = [self.scored[name][d].new_clients.get(f"{epochs} epochs") for d in self.draws]
         known = [value for value in values if value is not None]

@@ -1,6 +1,6 @@
 """The types of the lines in rounds.jsonl and clients.jsonl, and how to query them.
 
-`runs.shapes` validates files against these types.
+`runs.files` validates files against these types.
 """
 
 # no `from __future__ import annotations` here: `Required` must not become a string, or it has no effect

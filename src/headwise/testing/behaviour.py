@@ -142,7 +142,7 @@ def learns(method: AnyMethod) -> None:
     """On an easy problem it clearly beats always guessing a client's most frequent class."""
     data = federation(EASY)
     plan = toy_plan(method, data=data, rounds=12, train=Train(batch=10, lr=0.1), every=4)
-    rows = [row for row in play(plan).trace().parsed() if "pre" in row]
+    rows = [row for row in play(plan).trace().parse() if "pre" in row]
     best = max(row[m]["accuracy"] for row in rows for m in ("pre", "stale"))
     floor = data.summary.floor.weighted
     assert floor is not None

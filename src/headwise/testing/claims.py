@@ -85,9 +85,9 @@ def download_is_used(method: AnyMethod) -> None:
     used = set[str]()
     for training in trainings:
         usual = _outcome(plan, training, training.job.down)
-        for name, down in _changed(training.job.down):
+        for name, down in _change_each(training.job.down):
             used |= {name} if name not in used and _outcome(plan, training, down) != usual else set()
-    last = [name for training in trainings if training.job.t == 2 for name, _ in _changed(training.job.down)]
+    last = [name for training in trainings if training.job.t == 2 for name, _ in _change_each(training.job.down)]
     unused = [name for name in dict.fromkeys(last) if name not in used]
     need(not unused, f"no client uses {', '.join(unused)} of its download")
 
@@ -251,7 +251,7 @@ def _same_sums(record: Record, seed: int) -> list[Reply[Any]]:
     return replies
 
 
-def _changed(record: Record) -> Iterator[tuple[str, Record]]:
+def _change_each(record: Record) -> Iterator[tuple[str, Record]]:
     """This record with another value in one of its tensors or numbers, for each of them; whole numbers stay."""
     tensors, scalars = pack(record)
     rng = torch.Generator().manual_seed(1)

@@ -67,7 +67,8 @@ class Nervous(TorchDispatchMode):
         if stack and all(t.dim() == 3 and len(t) == stack for t in operands):
             places = [tuple(_place(t, k) for t in operands) for k in range(stack)]
         else:
-            stack, places = 0, [tuple(_place(t) for t in operands)]
+            stack = 0
+            places = [tuple(_place(t) for t in operands)]
         result = func(*args, **(kwargs or {}))
         steps = [zlib.crc32(repr((name, place)).encode()) % 4 for place in places]
         for out in _tensors([result]):

@@ -36,8 +36,13 @@ from .nervous import Nervous
 AnyMethod = Method[Any, Any, Any, Any]
 T = TypeVar("T")
 
-CLASSES, FEATURES, WIDTH, ROUNDS = 4, 6, 5, 3
-ONE_CLASS, ONE_SAMPLE, NEVER = 2, 3, 4
+CLASSES = 4
+FEATURES = 6
+WIDTH = 5
+ROUNDS = 3
+ONE_CLASS = 2
+ONE_SAMPLE = 3
+NEVER = 4
 """clients of `AWKWARD`: one class, one sample (and no test samples), never drawn when only some take part"""
 AWKWARD = ((13, 4, (0, 1, 2, 3)), (9, 0, (0, 1)), (6, 2, (2,)), (1, 0, (3,)), (8, 2, (1, 3)))
 """for each client: training samples, validation samples, classes; with batches of 4, some end in a batch of one"""
@@ -144,7 +149,7 @@ class Trace:
     server: bytes
     states: dict[int, bytes]
 
-    def parsed(self) -> list[dict[str, Any]]:
+    def parse(self) -> list[dict[str, Any]]:
         return [json.loads(row) for row in self.rows]
 
 
@@ -177,12 +182,8 @@ def play(
 ) -> Recorder:
     """Run the plan, or its first `rounds` rounds, and return the rounds; if asked, on a `nervous` CPU."""
     recorder = Recorder()
-
-    def stop() -> bool:
-        return rounds is not None and len(recorder.ended) >= rounds
-
     with one_thread(), Nervous() if nervous else nullcontext():
-        drive(plan, executor or Serial(plan), (recorder, watching), start=start, interrupted=stop)
+        drive(plan, executor or Serial(plan), (recorder, watching), start=start, rounds=rounds)
     return recorder
 
 
