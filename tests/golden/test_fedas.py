@@ -34,6 +34,7 @@ from torch import nn
 
 from headwise.contract.averaging import Shared
 from headwise.engine.client.client_bench import ClientBench
+from headwise.methods import fedas
 from headwise.methods.fedas import FedAS, Own
 from headwise.methods.fedper import FedPer
 from headwise.models.split import SplitModel
@@ -59,9 +60,11 @@ def trace(w: Weights, x: Array, y: Labels, fisher: str) -> float:
     return sum(squared(gradient(w, x[[i]], y[[i]])) for i in range(len(y))) / len(y)
 
 
+@pytest.mark.parametrize("large", [0, 100_000], ids=["large", "small"])
 @pytest.mark.parametrize(("fisher", "first"), [("samples", False), ("batches", False), ("batches", True)])
-def test_two_rounds(fisher: Any, first: bool) -> None:
+def test_two_rounds(fisher: Any, first: bool, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `align_first`, even the first body moves: its features are not yet the means of their classes."""
+    monkeypatch.setattr(fedas, "LARGE", large)
     body, last = only(START, BODY), list[Weights]()
     own = [START] * 3
     for t in (1, 2):

@@ -18,7 +18,7 @@ run's; its clients align one shared object in turn, here (and in PFLlib) each it
 aligns to nothing, in the code to the initial body (`align_first`). A round whose traces are all 0 takes the plain mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,10 +28,11 @@ from torch.func import grad, vmap
 
 from headwise.authoring import (
     Central, EpochsOrNone, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, Update,
-    mean,
+    gradient, mean,
 )  # fmt: skip
 
 CHUNK = 32  # samples whose gradients are in memory at once
+LARGE = 100_000  # parameters from which gradients are taken one by one: together, they are slower than memory
 
 
 class Own(Record):
@@ -111,14 +112,16 @@ class FedAS(Method[Shared, Own, Shared, Up]):
         """Eq. (2), in evaluation mode."""
         at = m.weights().map(Tensor.detach)
 
-        def loss(w: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        def loss(w: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return local.loss(m.given(Params(w)), x, y)
 
         def of_one(w: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return Params(grad(loss)(w, x[None], y[None])).sq_norm()
 
-        if self.fisher == "batches":
-            norms = [Params(grad(loss)(dict(at), x, y)).sq_norm() for x, y in local.batches(1)]
-            return float(torch.stack(norms).sum()) if norms else 0.0
-        x, y = next(local.batches(1, size=local.n))
-        return float(vmap(of_one, in_dims=(None, 0, 0), chunk_size=CHUNK)(dict(at), x, y).mean())
+        if self.fisher == "samples" and at.numel() < LARGE:
+            x, y = next(local.batches(1, size=local.n))
+            return float(vmap(of_one, in_dims=(None, 0, 0), chunk_size=CHUNK)(dict(at), x, y).mean())
+        batches = local.batches(1, size=1 if self.fisher == "samples" else None)
+        norms = [gradient(lambda w, x=x, y=y: loss(w, x, y), at).sq_norm() for x, y in batches]
+        total = float(torch.stack(norms).sum()) if norms else 0.0
+        return total / local.n if self.fisher == "samples" else total

@@ -100,7 +100,8 @@ class FLUTE(Method[Server, Nothing, Parts, Parts]):
             f = m.body(x)
             return of_head(f, y) + self.lam3 * f.square().sum()
 
-        local.sgd(m, only=m.head, epochs=self.head_epochs, loss=lambda x, y: of_head(m.body(x), y))
+        frozen = local.freeze(m.body)
+        local.sgd(m, only=m.head, epochs=self.head_epochs, loss=lambda x, y: of_head(frozen(x), y))
         local.sgd(m, loss=of_model)
         return Update(Parts(m.params("body"), m.params("head")), me, m)
 
