@@ -4,7 +4,8 @@
     python benchmarks/tuning.py cifar10 fedavg fedah # a federation and methods
 
 The grid has ten rates from 0.001 to 1, each a factor of 2.15 apart, trained for all rounds. Both choose on validation
-samples. Printed: the two rates, their scores, and the rounds that the search trained as a share of the grid's.
+samples. Printed: the two rates (of rates with equal scores, the nearest), their scores, and the rounds that the search
+trained as a share of the grid's.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ def main(federation: str, method: str, folder: Path) -> list[str]:
         score = validation_score(run.rounds[-1], run.metric)
         if score is not None:
             scores[rate] = score
-    best = max(scores, key=lambda rate: result.metric.gain(scores[rate], 0.0))
     mine = result.best["settings"]["train.lr"]
+    top = max(result.metric.gain(score, 0.0) for score in scores.values())
+    equal = [rate for rate, score in scores.items() if result.metric.gain(score, 0.0) == top]
+    best = min(equal, key=lambda rate: abs(np.log(rate / mine)))
     cost = sum(t["rounds"] for t in result.trials) / (len(RATES) * base.rounds)
     form = result.metric.form
     factor = max(mine / best, best / mine)
