@@ -20,7 +20,7 @@ from ..disk.files import write_bytes
 from ..engine.client.scoring import score, score_predictions
 from ..errors import ConfigError, DataError, HeadwiseError, explain_missing, pluralize
 from ..log.metrics import Hits, Metric, Predictions, Score, Tally, is_majority, main_metric, metrics, metrics_to_measure
-from ..report.page import render_quality
+from ..report.page import fill_template
 from ..settings.experiment import OWN, Choice
 from ..settings.foreign import parse_foreign
 from ..tasks.registry import kind_of
@@ -360,7 +360,8 @@ def write_page(model: TrainedModel, data: Path, quality: Quality, out: Path) -> 
     task = model.card["task"]
     titles = {"global": "The global model", "adapted": "The adapted model"}
     title = titles.get(of.get("kind", ""), f"The model of client {of.get('name')}")
-    page = render_quality(
+    page = fill_template(
+        "quality.html.j2",
         title=f"{title} on {data.name}",
         intro=" ".join([count_samples(quality), *compare_with_floor(model, quality)]),
         figures=format_scores(quality),

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from .. import __version__
 from ..app.prepare import prepare
 from ..app.registry import resolve
 from ..disk.files import make_folder, write_bytes
 from ..errors import ConfigError, DataError, pluralize
-from ..report.page import read_asset, script_safe, templates_in
+from ..report.page import fill_template, script_safe
 from ..report.recommendation import LOCAL
 from ..settings.names import list_names
 from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell
@@ -93,21 +90,17 @@ def write_league(league: League, folder: Path) -> None:
 def render(league: League) -> str:
     """One page with filters: the standings, a table per federation, and the commands of missing cells."""
     standings = standings_of(league.results)
-    return (
-        templates_in(HOME)
-        .get_template("page.html.j2")
-        .render(
-            words=standings.words(),
-            overview=standings.overview(),
-            families=standings.by_family(),
-            groups=[(group, *federation_table(group)) for group in standings.groups],
-            names=sorted({*standings.families.values()}),
-            data=script_safe(page_data(standings)),
-            missing=[cell.command for cell in league.missing],
-            left_out=league.left_out,
-            css=Markup(read_asset("report.css")),
-            version=__version__,
-        )
+    return fill_template(
+        "page.html.j2",
+        folder=HOME,
+        words=standings.words(),
+        overview=standings.overview(),
+        families=standings.by_family(),
+        groups=[(group, *federation_table(group)) for group in standings.groups],
+        names=sorted({*standings.families.values()}),
+        data=script_safe(page_data(standings)),
+        missing=[cell.command for cell in league.missing],
+        left_out=league.left_out,
     )
 
 

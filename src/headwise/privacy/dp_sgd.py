@@ -115,7 +115,7 @@ class PrivateTraining:
         `pull` and `shift` are added to gradients that are private already: nothing that a method can make them of has
         seen the data in another way.
         """
-        if any(each is not None for each in (loss, project, clip)) or len(models) > 1:
+        if any(each is not None for each in (loss, project, clip)) or len(models) != 1:
             raise AccountingError("it trains in a way of its own, so the gradients of single examples are not known")
         parts = parts_of(models, only)
         if not any(True for part in parts for _ in part.parameters()):

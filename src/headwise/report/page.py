@@ -155,62 +155,40 @@ def render(
 def render_page(
     *, parts: dict[str, str], data: Any, live: Live | None = None, damaged: Sequence[str] = (), **more: Any
 ) -> str:
-    return templates_in(ASSETS).get_template("page.html.j2").render(
+    return fill_template(
+        "page.html.j2",
         **more,
         live=live,
         damaged=damaged,
         parts=parts.items(),
         has_lines="accuracy" in parts,
         data=script_safe(data),
-        css=Markup(read_asset("report.css")),
-        echarts=Markup(read_asset("vendor/echarts.min.js")),
-        script=Markup("\n".join(read_asset(name) for name in SCRIPTS)),
+        echarts=_read_asset("vendor/echarts.min.js"),
+        script=Markup("\n").join(_read_asset(name) for name in SCRIPTS),
         again=command_of,
         capitalize=capitalize,
         federation_head=FEDERATION_COLUMNS,
         manifest=lambda run: to_json(run.manifest, indent=1, ensure_ascii=False),
         side=SIDE,
-        version=__version__,
-    )  # fmt: skip
+    )
 
 
 def render_sections(settings: Sequence[Setting]) -> str:
     """Only the summary, for updates of a live page."""
-    return templates_in(ASSETS).get_template("sections.html.j2").render(settings=[_section(s) for s in settings])
-
-
-def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
-    return (
-        templates_in(ASSETS)
-        .get_template("list.html.j2")
-        .render(root=root, rows=rows, css=Markup(read_asset("report.css")))
-    )
-
-
-def render_quality(**more: Any) -> str:
-    """How good one model is."""
-    template = templates_in(ASSETS).get_template("quality.html.j2")
-    return template.render(**more, css=Markup(read_asset("report.css")), version=__version__)
-
-
-def render_table(title: str, intro: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """One table, with a sentence about it."""
-    template = templates_in(ASSETS).get_template("table.html.j2")
-    return template.render(title=title, intro=intro, head=head, rows=rows, css=Markup(read_asset("report.css")))
+    return fill_template("sections.html.j2", settings=[_section(s) for s in settings])
 
 
 def render_recommendation(answer: Recommendation, folder: Path, seconds: float) -> str:
     """Which method to use: the answer, what decided, everything that was tried, and the commands to repeat it."""
-    return templates_in(ASSETS).get_template("choice.html.j2").render(
+    return fill_template(
+        "choice.html.j2",
         title=f"Which method for {answer.setting.title}?",
         words=answer.words(),
         tables=[(_decided(answer), *answer.table()), ("The first draw of everything that was tried", *answer.screened)],
         best=str(folder / "best.toml"),
         commands=answer.commands(),
         minutes=f"{seconds / 60:.1f}",
-        css=Markup(read_asset("report.css")),
-        version=__version__,
-    )  # fmt: skip
+    )
 
 
 def _decided(answer: Recommendation) -> str:
@@ -271,15 +249,22 @@ def _without_blanks(table: Table, lines: int) -> Table:
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
+def fill_template(name: str, *, folder: Path = ASSETS, **values: Any) -> str:
+    """The page of a template in this folder, with these values and our style."""
+    return _templates_in(folder).get_template(name).render(
+        **values, css=_read_asset("report.css"), version=__version__
+    )  # fmt: skip
+
+
 @cache
-def templates_in(folder: Path) -> Environment:
+def _templates_in(folder: Path) -> Environment:
     loader = FileSystemLoader(folder)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 @cache
-def read_asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
+def _read_asset(name: str) -> Markup:
+    return Markup((ASSETS / name).read_text(encoding="utf-8"))
 
 
 Histograms = dict[str, list[list[int]]]
@@ -369,7 +354,8 @@ def write_forgotten(before: Run, after: Run, out: Path) -> Path:
     same = "the others keep their numbers, samples and random draws"
     metric = f"{capitalize(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
     intro = f"The run {before.path.name} as if {gone} had never been there: {same}. {metric}."
-    text = render_table(f"{before.method} without {gone}", intro, head, rows)
+    title = f"{before.method} without {gone}"
+    text = fill_template("table.html.j2", title=title, intro=intro, head=head, rows=rows)
     write_bytes(out, text.encode())
     return out
 

@@ -22,7 +22,7 @@ from ..errors import HeadwiseError, RunError
 from ..log.metrics import ACCURACY
 from ..runs.query import Run, find_runs
 from .data import page_data
-from .page import Live, render, render_list, render_sections
+from .page import Live, fill_template, render, render_sections
 from .results import Setting, collect
 
 HOSTS = ["127.0.0.1", "localhost", "[::1]"]
@@ -44,7 +44,7 @@ def watch_app(root: Path) -> Starlette:
         return folder
 
     def index(request: Request) -> Response:
-        return HTMLResponse(render_list(str(root), list(_rows(home))))
+        return HTMLResponse(fill_template("list.html.j2", root=str(root), rows=list(_rows(home))))
 
     def show(request: Request) -> Response:
         folder = folder_of(request)
