@@ -40,7 +40,15 @@ VERBS = {
     "check": "check that a method meets the contract",
     "doctor": "show what is installed and what is missing",
 }
-HOMES = {"resume": "run", "retrain": "run", "evaluate": "predict", "cite": "report", "check": "new"}
+HOMES = {
+    "resume": "run",
+    "retrain": "run",
+    "deploy": "server",
+    "tune": "choose",
+    "evaluate": "predict",
+    "cite": "report",
+    "check": "new",
+}
 """verbs that share a file; every other verb has one of its own"""
 
 

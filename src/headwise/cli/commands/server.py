@@ -1,16 +1,28 @@
-"""``headwise server``: what sites connect to."""
+"""``headwise server`` and ``deploy``: what sites connect to, and training with clients at sites."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import click
 
-from ...settings.experiment import experiment_from, read_toml
+from ...settings.experiment import experiment_from, override, read_toml
+from ...settings.fields import NonNegative, convert, literal
 from ...sites.transport.superlink import check_flower
-from ..options import EXISTING_OR_NEW_FILE, INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER, PORT, json_option
+from ..options import (
+    EXISTING_OR_NEW_FILE,
+    INPUT_FILE,
+    INPUT_FOLDER,
+    OUTPUT_FILE,
+    OUTPUT_FOLDER,
+    PORT,
+    json_option,
+    set_option,
+)
 from ..output import show_status, stop_in
+from .run import show
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
 
@@ -47,11 +59,11 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     def certify() -> None:
         if not insecure and not (home / "ca.crt").exists():
             write_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
-            click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
+            _say(f"created a certificate: give {home / 'ca.crt'} to the sites")
         if not insecure:
             check_certificate(home / "server.pem")
 
-    sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True), health, certify))
+    sys.exit(run_server(home, host, port, insecure, _say, health, certify))
 
 
 @command.command(name="stop")
@@ -98,3 +110,26 @@ def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
 
     listed = sign_list([for_sites(e) for e in experiments], key, out)
     click.echo(f"{out} allows {len(listed)} experiments; sites need it and {key}.pub")
+
+
+@click.command(name="deploy")
+@click.argument("config", type=INPUT_FILE)
+@click.option("--server", required=True, type=INPUT_FOLDER, help="folder of the server, see headwise server start")
+@click.option("--out", required=True, type=OUTPUT_FOLDER, help="folder for the results; an existing run is resumed")
+@click.option("--wait", default="600", help="seconds to wait for sites before the first round  [600]")
+@set_option("rounds=5")
+@json_option
+def deploy(config: Path, server: Path, out: Path, wait: str, changes: tuple[str, ...], as_json: bool) -> None:
+    """Train the experiment CONFIG at the sites of a server on this machine."""
+    check_flower()
+    patience = convert(literal(wait), NonNegative, "wait")
+    experiment = experiment_from(override(read_toml(config), changes))
+    from ...sites.facts import for_sites
+    from ...sites.server.control import submit
+
+    portable = for_sites(experiment)  # report mistakes here, not at the sites
+    show(submit(server.absolute(), portable, Path(os.path.abspath(out)), patience, _say), as_json)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
