@@ -19,8 +19,9 @@ from typing import Any, Literal
 from .. import __version__
 from ..app.code import RunCode, collect_code
 from ..app.launch import InterruptedRunError, run_to_end
-from ..app.registry import find, resolve_all
+from ..app.registry import find, make, resolve_all
 from ..app.tune import tune
+from ..data.sources.own import Own
 from ..disk.files import digest, make_folder, read_json, write_json
 from ..disk.jsontext import to_json
 from ..disk.paths import folder_name
@@ -117,8 +118,11 @@ class LeagueCell:
 
     @property
     def name(self) -> str:
-        """Of its method, as a file name; an edited file of a user's own gets another one."""
+        """Of its method, as a file name; an edited file of a user's own, code or data, gives another one."""
+        source = make("data", self.federation.experiment(self.method, 0).data)
         label = self.code.label
+        if isinstance(source, Own) and source.sha256:
+            label = digest(f"{label} {source.sha256}".encode())[:8]
         return folder_name(self.method) + (f"-{label}" if label else "")
 
     def path(self, folder: Path) -> Path:
