@@ -60,7 +60,7 @@ class ClusterFL(Method[Clusters, OwnModel, Shared, Shared]):
     clusters: Count = 3
     """number of clusters; fewer until that many clients have trained"""
     pull: NonNegative = 0.1
-    """2 beta: weight of the pull to the cluster's mean; 0, without decay, is Standalone"""
+    """2 beta: weight of the pull to the cluster's mean; 0, without decay, is local training"""
     decay: NonNegative = 0.001
     """2 (alpha - beta): weight decay"""
 

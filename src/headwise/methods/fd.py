@@ -51,7 +51,7 @@ class FD(Method[Everyone, OwnModel, Logits, Logits]):
     heterogeneous = "any"
 
     lam: NonNegative = 1.0
-    """weight of distillation; 0 is Standalone"""
+    """weight of distillation; 0 is local training"""
 
     def server_init(self, central: Central) -> Everyone:
         means = torch.zeros(central.N, central.classes, central.classes)

@@ -51,13 +51,13 @@ class FedAMP(Method[Models, OwnModel, Shared, Shared]):
     alpha: Positive = 10.0
     """alpha_k: how much of the others is mixed into the cloud model; the pull to it is lam / alpha"""
     lam: NonNegative = 1.0
-    """weight of collaboration; 0 is Standalone (with start = own)"""
+    """weight of collaboration; 0 is local training (with start = own)"""
     sigma: Positive = 10.0
     """squared distance between models at which attention has fallen to 1/e"""
     start: Literal["own", "cloud"] = "own"
     """where local training starts: from the client's own model, or from the cloud model"""
     detach_reg: bool = False
-    """drop the proximal term's gradient, as PFLlib does since March 2023; this is Standalone"""
+    """drop the proximal term's gradient, as PFLlib does since March 2023; this is local training"""
 
     def server_init(self, central: Central) -> Models:
         return Models({})

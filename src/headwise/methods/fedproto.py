@@ -58,7 +58,7 @@ class FedProto(Method[Known, OwnModel, Prototypes, Prototypes]):
     heterogeneous = "same head"
 
     lam: NonNegative = 1.0
-    """weight of staying near the global prototypes; 0 is Standalone"""
+    """weight of staying near the global prototypes; 0 is local training"""
     evaluate: Literal["head", "prototype"] = "head"
     """how a client predicts: with its head, or by the nearest global prototype of its own classes"""
     weights: Literal["samples", "equal"] = "samples"

@@ -34,7 +34,7 @@ class FML(Averaging[OwnModel]):
     weights: Literal["samples", "clients"] = "clients"
     """how clients count in the server's mean: by their samples, or (Algorithm 1) equally"""
     alpha: Unit = 0.5
-    """weight of the labels for the own model; 1: it learns nothing from the shared one, as in Standalone"""
+    """weight of the labels for the own model; 1: it learns nothing from the shared one, as in local training"""
     beta: Unit = 0.5
     """weight of the labels for the shared model; 1: it learns nothing from the own one, as in FedAvg"""
     clip: Positive = 10.0

@@ -1,4 +1,4 @@
-"""Standalone — every client alone with its own data; the yardstick that every federated method must beat.
+"""Local training — every client by itself, with its own data; the yardstick that every federated method must beat.
 
 A client trains whenever it is selected, as often as with any other method, and never sends anything.
 """

@@ -13,7 +13,7 @@ from .cells import Ask
 from .tables import Printed
 
 HEAD = (
-    "method", "column", "published", "ours", "difference", "seeds", "rounds", "moment", "floor", "Standalone",
+    "method", "column", "published", "ours", "difference", "seeds", "rounds", "moment", "floor", "local training",
     "verdict",
 )  # fmt: skip
 

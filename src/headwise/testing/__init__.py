@@ -36,7 +36,7 @@ CHECKS: dict[str, Check] = {
     "bytes as the card says": claims.bytes_as_the_card_says,
     "sums as the card says": claims.sums_as_the_card_says,
     "every hyperparameter counts": claims.every_hyperparameter_counts,
-    "differs from Standalone": claims.differs_from_standalone,
+    "differs from local training": claims.differs_from_standalone,
     "learns": behaviour.learns,
     "tasks as the card says": behaviour.tasks_as_the_card_says,
     "pool is serial": samebits.pool_is_serial,

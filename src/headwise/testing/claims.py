@@ -161,7 +161,7 @@ def every_hyperparameter_counts(method: AnyMethod) -> None:
 
 
 def differs_from_standalone(method: AnyMethod) -> None:
-    """A method that communicates gives other models than training alone, and other clients' data matter."""
+    """A method that communicates gives other models than local training, and other clients' data matter."""
     if type(method).travels == "nothing":
         return
     mine, alone = (
