@@ -137,7 +137,7 @@ def test_json_is_one_object_with_the_result(headwise: Headwise, here: Path) -> N
 def test_a_person_is_told_the_same(headwise: Headwise) -> None:
     said = headwise(*small(out="run"))
     assert said.out.startswith("fedavg on synthetic, 2 rounds, ")
-    for word in ("pre", "post", "stale", "floor", "sent", "in"):
+    for word in ("pre", "post", "stale", "floor", "data", "sent", "in"):
         assert re.search(rf"^  {word} +\S", said.out, re.MULTILINE)
     assert said.out.rstrip().endswith("run")
     lines = said.err.splitlines()

@@ -21,6 +21,7 @@ from headwise.models.mlp import MLP
 from headwise.settings.choices import Choice
 from headwise.settings.experiment import Experiment, experiment_from, override, put, read_toml
 from headwise.settings.fields import field_types, literal
+from headwise.settings.names import list_names
 from headwise.settings.options import Sampling, Train
 
 TOML = """
@@ -61,6 +62,14 @@ def test_bad_toml_is_one_sentence(text: str, tmp_path: Path) -> None:
 def test_missing_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read: No such file"):
         read_toml(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("name", list_names("data"))
+def test_samples_that_belong_to_clients_stay_with_them(name: str) -> None:
+    belong = name in ("own", "heart-disease", "office-caltech10")
+    data = {"name": "own", "path": "data.toml"} if name == "own" else name
+    assert Experiment(data=data).partition.name == ("natural" if belong else "dirichlet")
+    assert Experiment(data=data, partition="iid").partition.name == "iid"
 
 
 def test_tree_survives_json() -> None:

@@ -20,6 +20,8 @@ from .names import ROOMS, Kind, is_named, list_names, name_of
 
 OWN = "own"
 """the source, and the split, of a user's own data"""
+NATURAL = (OWN, "heart-disease", "office-caltech10")
+"""sources whose samples belong to clients (hospitals, cameras), who are not divided unless that is asked for"""
 NETWORK = "network"
 """the name of a choice that is a user's own network; not a model's name, because sites run only Headwise's own"""
 BUILT_IN = ("flip", "crop", "erase")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..errors import ConfigError
-from .choices import OWN, Choice
+from .choices import NATURAL, OWN, Choice
 from .fields import Natural, Range, Share, check_names, convert, dump, field_types, literal
 from .names import ROOMS, check_engine
 from .options import (
@@ -46,7 +46,7 @@ class Experiment:
     data: Choice = "digits"  # pyright: ignore[reportAssignmentType]
     """the data set"""
     partition: Choice = None  # pyright: ignore[reportAssignmentType]
-    """who gets which samples; none: dirichlet:0.1, or natural for a user's own data"""
+    """who gets which samples; none: dirichlet:0.1, or natural for your own data, heart-disease and office-caltech10"""
     model: tuple[Choice, ...] = ()
     """the network; none: the data set's default; of several, client c gets number c modulo their count"""
     task: TaskName | None = None
@@ -90,9 +90,11 @@ class Experiment:
         """Convert every field, and check what can be checked without loading data."""
         if not isinstance(self.model, (tuple, list)):
             object.__setattr__(self, "model", (self.model,))
-        own = Choice.parse(self.data, "data").name == OWN
-        for name, usual in (("partition", "natural" if own else "dirichlet:0.1"), ("split", OWN if own else "75/25")):
-            object.__setattr__(self, name, usual if getattr(self, name) in (None, "") else getattr(self, name))
+        data = Choice.parse(self.data, "data").name
+        if self.partition in (None, ""):
+            object.__setattr__(self, "partition", "natural" if data in NATURAL else "dirichlet:0.1")
+        if not self.split:
+            object.__setattr__(self, "split", OWN if data == OWN else "75/25")
         for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind, name))
         self.train.check_together()

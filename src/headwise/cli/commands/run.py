@@ -158,6 +158,7 @@ def show(run: Any, as_json: bool) -> None:
         majority = is_majority(run.metric, run.manifest["experiment"]["task"])
         guess = "always each client's most frequent class" if majority else "a model without inputs"
         click.echo(f"  floor  {summary['floor']:.4f} ({guess})")
+    click.echo(f"  data   {pluralize(summary['clients'], 'client')}, {_partition_text(run)}")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
     if run.privacy:
         click.echo(f"  privacy {run.privacy}")
@@ -165,6 +166,12 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(f"  failed {', '.join(f'{count} x {reason}' for reason, count in summary['failed'].items())}")
     end = "" if run.complete else f"; it ended early ({run.ended}), continue with: headwise resume {run.path}"
     click.echo(f"  in     {run.path}{end}")
+
+
+def _partition_text(run: Any) -> str:
+    """Its name and its numbers, such as dirichlet:0.1."""
+    values = run.manifest["experiment"]["partition"].values()
+    return ":".join(str(v) for v in values if v is not None and not isinstance(v, bool))
 
 
 def _score_text(run: Any, scores: dict[str, Any]) -> str:
