@@ -16,9 +16,15 @@ from made_runs import make_run
 from headwise.cli.commands.run import show
 from headwise.errors import ConfigError
 from headwise.report.data import setting_data
-from headwise.report.page import render
+from headwise.report.page import Scatter, render
 from headwise.report.results import collect
-from headwise.report.tables import TableStyle, format_tables, tabulate_differences
+from headwise.report.tables import (
+    TableStyle,
+    captioned_latex,
+    format_tables,
+    tabulate_confusion,
+    tabulate_differences,
+)
 from headwise.runs.query import Run
 
 
@@ -96,6 +102,43 @@ def test_several_tables_have_several_labels_and_captions(tmp_path: Path) -> None
     assert "label" not in alone
 
 
+def test_a_latex_table_fits_a_page_unless_all_columns_are_asked_for(three: Path) -> None:
+    (setting,) = collect([three])
+    [head] = re.findall(r"^method & .*$", format_tables([setting], "latex"), re.M)
+    assert head == r"method & accuracy (pre, \%) & own model (stale, \%) & worst decile (\%) \\"
+    [head] = re.findall(r"^method & .*$", format_tables([setting], "latex", TableStyle(columns=["all"])), re.M)
+    assert "KB up / round" in head
+
+
+def test_tables_of_several_federations_name_each_in_its_caption(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", data={"name": "mnist"})
+    text = format_tables(collect([tmp_path]), "latex")
+    assert re.findall(r"caption{(.*?)}", text) == [
+        "digits, dirichlet:0.1, 5 clients",
+        "mnist, dirichlet:0.1, 5 clients",
+    ]
+
+
+def test_latex_says_per_cent_once_in_a_grids_overview() -> None:
+    table = (["method", "dirichlet:0.1"], [["fedavg", "52.7 % (lr=0.1)"], ["fedah", "92.5 % (lr=1)"]])
+    text = captioned_latex(("Accuracy", table), {"fedah": "FedAH"})
+    assert r"method & dirichlet:0.1 (\%) \\" in text
+    assert r"FedAH & 92.5 (lr=1) \\" in text
+
+
+def test_every_class_of_a_picture_has_a_look_of_its_own() -> None:
+    """Classes 0 and 8 had one colour."""
+    present = [0, 3, 8, 9, 11, 12, 13, 14, 15, 16, 17]
+    scatter = Scatter("features", [(float(k), 0.0, k) for k in present], [f"c{k}" for k in range(20)])
+    assert len({scatter.look(k) for k in present}) == len(present)
+    assert scatter.look(17) == "class-2 ring"
+
+
+def test_a_confusion_shows_what_is_confused() -> None:
+    assert tabulate_confusion([[5, 0], [2, 0]], ["a", "b"])[1] == [["a", "5", "", "100.0 %"], ["b", "2", "0", "0.0 %"]]
+
+
 def test_differences_are_those_of_the_statistics(tmp_path: Path) -> None:
     (setting,) = collect([make_draws(tmp_path, 6)])
     table = tabulate_differences(setting)
@@ -136,7 +179,7 @@ def test_names_can_not_break_a_table(tmp_path: Path) -> None:
     assert {line.count("|") - line.count(r"\|") for line in format_tables(settings, "markdown").splitlines()} == {
         columns + 1
     }
-    row = format_tables(settings, "latex").splitlines()[5]
+    row = format_tables(settings, "latex", TableStyle(columns=["all"])).splitlines()[5]
     assert row.startswith(r"evil | \& \% \$ \# \_ \{ \} \textasciitilde{} \textasciicircum{} \textbackslash{} $\pm$")
     assert len(re.findall(r"(?<!\\)&", row)) == columns - 1
     assert len(list(csv.reader(io.StringIO(format_tables(settings, "csv"))))[1]) == columns

@@ -231,9 +231,7 @@ def _write(comparison: Comparison) -> None:
     write_bytes(comparison.out / "table.md", "\n".join(map(to_markdown, tables)).encode())
     names = {run.method: display_name(run.method) for s in comparison.settings for x in s.lines for run in x.runs}
     latex = [captioned_latex(overview, names)] if overview else []
-    head, _ = comparison.table()
-    columns = [*head[1:3], *(name for name in head[3:] if "worst" in name)]  # as many as fit a page
-    latex.append(format_tables(comparison.settings, "latex", TableStyle(names, columns)))
+    latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))
     write_bytes(comparison.out / "table.tex", "\n".join(latex).encode())
     write_page(comparison.settings, comparison.report, overview=overview, tried=tried)
 

@@ -59,6 +59,10 @@ class Captioned(NamedTuple):
     table: Table
 
 
+COLOURS = 8
+"""of classes, in the style sheet"""
+
+
 class Scatter(NamedTuple):
     """Samples in two dimensions, coloured by class."""
 
@@ -83,6 +87,11 @@ class Scatter(NamedTuple):
 
     def legend(self) -> list[tuple[int, str]]:
         return [(k, self.classes[k]) for k in sorted({label for *_, label in self.points})]
+
+    def look(self, label: int) -> str:
+        """The CSS classes of a class's circles: each that occurs has its own colour, the ninth and later are rings."""
+        place = [k for k, _ in self.legend()].index(label)
+        return f"class-{place % COLOURS}" + " ring" * (place >= COLOURS)
 
 
 def write_page(

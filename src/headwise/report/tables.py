@@ -71,7 +71,7 @@ def tabulate_confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) 
     """True classes by predicted ones; of many classes, the pairs that are confused most often."""
     if len(classes) <= MOST_CLASSES:
         rows = [
-            [name, *map(str, row), _share(row[k], sum(row))]
+            [name, *(str(n) if n or j == k else "" for j, n in enumerate(row)), _share(row[k], sum(row))]
             for k, (name, row) in enumerate(zip(classes, counts, strict=True))
         ]
         return ["class", *classes, "right"], rows
@@ -171,8 +171,9 @@ def to_latex(setting: Setting, style: TableStyle) -> str:
 def captioned_latex(captioned: tuple[str, Table], names: Mapping[str, str]) -> str:
     """A table as it is, with display names in its first column."""
     caption, (head, rows) = captioned
-    body = [[_tex(names.get(row[0], row[0])), *map(_tex, row[1:])] for row in rows]
-    return _booktabs([_tex(name) for name in head], body, caption, "")
+    columns = [_without_unit(title, [row[i] for row in rows]) for i, title in enumerate(head[1:], 1)]
+    body = [[_tex(names.get(row[0], row[0])), *(_tex(cells[r]) for _, cells in columns)] for r, row in enumerate(rows)]
+    return _booktabs([_tex(head[0]), *(_tex(title) for title, _ in columns)], body, caption, "")
 
 
 def _booktabs(titles: Sequence[str], body: Sequence[Sequence[str]], caption: str, label: str) -> str:
@@ -231,9 +232,15 @@ def _has_few_draws(setting: Setting) -> bool:
 
 
 def _choose_columns(head: list[str], rows: list[list[str]], words: Sequence[str]) -> list[int]:
-    """The columns whose headings have these words, in that order; without words, all that have a value."""
+    """The columns whose headings have these words, in that order; without words, as many as fit a page.
+
+    These are the scores and the worst clients', if they have a value; ``all`` is all that have one.
+    """
+    known = [i for i in range(1, len(head)) if any(row[i] for row in rows)]
     if not words:
-        return [i for i in range(1, len(head)) if any(row[i] for row in rows)]
+        return [i for i in known if i <= 2 or "worst" in head[i]]
+    if [*words] == ["all"]:
+        return known
     chosen: list[int] = []
     for text in words:
         hits = [i for i in range(1, len(head)) if text.lower() in head[i].lower()]
@@ -268,7 +275,7 @@ def format_tables(settings: Sequence[Setting], form: str, style: TableStyle | No
     for number, setting in enumerate(settings, 1):
         own = style
         if len(settings) > 1:  # LaTeX refuses two tables with one label
-            caption = f"{style.caption.rstrip('.')}: {setting.title}." if style.caption else ""
+            caption = f"{style.caption.rstrip('.')}: {setting.title}." if style.caption else setting.title
             own = replace(style, caption=caption, label=f"{style.label}-{number}" if style.label else "")
         texts.append((setting.title, _format(setting, form, own)))
     return "\n".join(f"{mark}{_one_line(title)}\n\n{text}" if len(texts) > 1 else text for title, text in texts)

@@ -63,7 +63,7 @@ def describe_results(setting: Setting) -> list[str]:
             f"Next is {lines[1].name} with {_at(lines[1])}: {best.name} is {_lead(setting, best, lines[1])}."
         )
     if local is best and len(lines) > 1:
-        sentences.append("No other method helped: local training is best here.")
+        sentences.append("No other method is ahead of local training here.")
     elif local is not None and local is not best:
         sentences.append(f"Local training gives {_at(local)}: {best.name} is {_lead(setting, best, local)}.")
         sentences += _list_behind(setting, best, local)

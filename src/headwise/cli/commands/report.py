@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, required=True, type=INPUT_FOLDER)
 @click.option("-o", "--out", type=OUTPUT_FILE, help="page to write  [report.html]")
 @click.option("--table", "form", help="print the table of results: latex, markdown or csv")
-@click.option("--columns", help="columns of a LaTeX table, words of their headings separated by semicolons  [all]")
+@click.option(
+    "--columns", help="columns of a LaTeX table, words of their headings separated by semicolons, or all  [scores]"
+)
 @click.option("--caption", help="caption of a LaTeX table")
 @click.option("--label", help="label of a LaTeX table, for example tab:results")
 @click.option("--figures", type=OUTPUT_FOLDER, help="folder for figures as SVG and PDF")
