@@ -104,6 +104,7 @@ def test_every_method_is_described(name: str, headwise: Headwise) -> None:
         "travels",
         "stays",
         "server needs",
+        "linear network",
         "server keeps",
         "message down",
         "message up",

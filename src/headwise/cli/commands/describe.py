@@ -25,6 +25,8 @@ NEEDS: dict[str, str] = {
     "labels": "only sums of the messages, label by label",
 }
 """`Method.sums` in words"""
+LINEAR = {"works": "yes", "alone": "yes, but clients share nothing", "fails": "no"}
+"""`Method.without_body` in words"""
 LETTERS = "(P model, F body, L head, K features, C classes, c own classes)"
 
 
@@ -63,6 +65,7 @@ def _show_method(method: str) -> None:
         "scalars down, up": f"{cls.traffic_down}, {cls.traffic_up} {LETTERS}",
         "server needs": NEEDS[cls.sums],
         "different networks": cls.heterogeneous,
+        "linear network": LINEAR[cls.without_body],
         "tasks": ", ".join(cls.tasks),
         "cost": f"{cls.cost:g} x FedAvg",
         "server keeps": _fields(types.server),
