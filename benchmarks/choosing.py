@@ -16,9 +16,8 @@ from pathlib import Path
 
 from headwise.app.choose import choose
 from headwise.app.launch import data_folder
-from headwise.league.cells import find_federations
-from headwise.league.standings import Standings, standings_of
-from headwise.league.table import Group, read_csv
+from headwise.league.cells import find_federations, read_csv
+from headwise.league.standings import Group, Standings, standings_of
 from league import order_portfolio
 
 FIRST_DRAW = 100

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from headwise.league.cells import KINDS, LeagueCell, Result, find_federations, read_result
+from headwise.league.cells import KINDS, LeagueCell, Result, find_federations, read_csv, read_result, to_csv
 from headwise.league.play import DRAWS
-from headwise.league.standings import Standings, federation_table, standings_of
-from headwise.league.table import Group, read_csv, to_csv
+from headwise.league.standings import Group, Standings, federation_table, standings_of
 from headwise.report.recommendation import LOCAL, YARDSTICKS
 from headwise.report.tables import Table, to_markdown
 from headwise.settings.names import list_names

@@ -14,8 +14,7 @@ import pytest
 import headwise as hw
 from headwise.app import tune as tuning
 from headwise.app.registry import resolve_all
-from headwise.app.space import Dimension, find_space, parse_dimension
-from headwise.app.tune import parse_budget, tune, with_validation
+from headwise.app.tune import Dimension, find_space, parse_budget, parse_dimension, tune, with_validation
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.settings.experiment import read_toml

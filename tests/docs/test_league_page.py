@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from headwise.league.cells import Result
+from headwise.league.cells import Result, read_csv
 from headwise.league.standings import standings_of
-from headwise.league.table import read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,7 +24,8 @@ from headwise.data.sources import ag_news, cifar10, office_caltech10
 from headwise.data.sources.mnist import read_idx
 from headwise.engine.sampling import read_trace
 from headwise.errors import ConfigError, DataError, RunError
-from headwise.league.table import COLUMNS, read_csv
+from headwise.league.cells import read_csv
+from headwise.league.standings import COLUMNS
 from headwise.papers.figure import _read_curve
 
 DESCRIPTION = b"""format = "csv"

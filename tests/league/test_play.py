@@ -18,12 +18,12 @@ from headwise.league.cells import (
     find_federations,
     list_federations,
     list_versions,
+    read_csv,
     read_federation,
     read_result,
     run_cell,
 )
 from headwise.league.play import play, write_league
-from headwise.league.table import read_csv
 
 TINY = """title = "Two clients"
 kind = "tiny"

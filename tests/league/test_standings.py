@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 from headwise.errors import RunError
-from headwise.league.cells import Result
+from headwise.league.cells import Result, read_csv, to_csv
 from headwise.league.play import League, render
-from headwise.league.standings import changes_table, compare_leagues, describe_changes, federation_table, standings_of
-from headwise.league.table import read_csv, split_by_federation, to_csv
+from headwise.league.standings import (
+    changes_table,
+    compare_leagues,
+    describe_changes,
+    federation_table,
+    split_by_federation,
+    standings_of,
+)
 
 MEANS = {"standalone": 0.6, "fedavg-ft": 0.7, "fedah": 0.8, "fd": 0.6}
 

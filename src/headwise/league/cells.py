@@ -5,12 +5,14 @@ A federation is a file, in a folder per version, or a user's own.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -22,8 +24,8 @@ from ..app.launch import InterruptedRunError, run_to_end
 from ..app.registry import find, make, resolve_all
 from ..app.tune import tune
 from ..data.sources.own import Own
-from ..disk.files import digest, make_folder, read_json, write_json
-from ..disk.jsontext import to_json
+from ..disk.files import digest, from_json, make_folder, read_bytes, read_json, write_json
+from ..disk.jsontext import csv_cell, to_json
 from ..disk.paths import folder_name
 from ..errors import ConfigError, HeadwiseError, RunError, nearest
 from ..log.metrics import Metric
@@ -182,6 +184,69 @@ class Result:
 
 
 COLUMNS = tuple(f.name for f in fields(Result))
+LARGEST = 1 << 28
+"""bytes of a CSV"""
+TEXTS = (
+    *("federation", "kind", "method", "family", "setting", "metric", "better", "error", "headwise", "machine"),
+    "federation_hash",
+)
+"""columns that are texts; all others are JSON"""
+
+
+def to_csv(results: Iterable[Result]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for result in sorted(results, key=_place):
+        values = result.plain()
+        writer.writerow([_cell(name, values[name]) for name in COLUMNS])
+    return text.getvalue()
+
+
+def _place(result: Result) -> tuple[str, str, str, int]:
+    return result.federation, result.method, result.setting, result.draw
+
+
+def _cell(name: str, value: Any) -> str:
+    if name in TEXTS:
+        return str(csv_cell(value))
+    return "" if value is None else to_json(_round_value(value)).replace(", ", ",")
+
+
+def _round_value(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [None if v is None else float(f"{v:.4f}") for v in value]
+    return {k: _round_value(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def read_csv(path: Path) -> list[Result]:
+    """The results in a CSV that `to_csv` wrote; raises `RunError` if it is none."""
+    data = read_bytes(path)
+    if len(data) > LARGEST:
+        raise RunError(f"{path} is larger than {LARGEST:,} bytes: it is not the table of a league.")
+    try:
+        head, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
+        if tuple(head) != COLUMNS or any(len(row) != len(head) for row in rows):
+            raise ValueError
+    except (ValueError, csv.Error):
+        raise RunError(f"{path} is not the table of a league: its columns must be {', '.join(COLUMNS)}.") from None
+    return [_result(dict(zip(head, row, strict=True)), path, k) for k, row in enumerate(rows, start=2)]
+
+
+def _result(texts: dict[str, str], path: Path, line: int) -> Result:
+    where = f"line {line}"
+    values: dict[str, Any] = {
+        k: t if k in TEXTS else from_json(t.encode(), path, where) if t else None for k, t in texts.items()
+    }
+    shapes = {"scores": list, "new_clients": dict, "settings": dict, "draw": int, "clients": int, "same_clients": bool}
+    if wrong := [k for k, shape in shapes.items() if type(values[k]) is not shape]:
+        raise RunError(f"{path} is damaged: line {line} has a wrong {wrong[0]}.")
+    numbers = [values["mean_client"], *values["scores"], *values["new_clients"].values()]
+    if any(not (n is None or type(n) in (int, float)) for n in numbers):
+        raise RunError(f"{path} is damaged: line {line} has a score that is not a number.")
+    return Result(**values)
 
 
 def read_result(path: Path) -> Result:

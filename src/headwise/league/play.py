@@ -14,9 +14,8 @@ from ..errors import ConfigError, DataError, pluralize
 from ..report.page import fill_template, script_safe
 from ..report.recommendation import LOCAL
 from ..settings.names import list_names
-from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell
-from .standings import RIVALS, Standings, federation_table, standings_of
-from .table import Group, to_csv
+from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell, to_csv
+from .standings import RIVALS, Group, Standings, federation_table, standings_of
 
 DRAWS = 5
 Note = Callable[[str], None]

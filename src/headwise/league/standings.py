@@ -5,19 +5,109 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from ..errors import pluralize
+from ..log.metrics import Metric, metrics
 from ..report.recommendation import FINE_TUNED, LOCAL
 from ..report.tables import Table
 from ..stats import EQUAL, FEW, Cells, Interval, adjust_by_holm, rank, signed_rank_p
 from .cells import Result
-from .table import Group, entry_of, split_by_federation
 
 RIVALS = (LOCAL, FINE_TUNED)
+
+
+def entry_of(result: Result) -> str:
+    """A method, with its settings if they are not the default ones."""
+    return result.method if result.setting == "default" else f"{result.method}, {result.setting}"
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    results: tuple[Result, ...]
+
+    @cached_property
+    def by_draw(self) -> dict[str, dict[int, Result]]:
+        """By entry and draw, those that have a score."""
+        entries: dict[str, dict[int, Result]] = {}
+        for result in self.results:
+            if result.mean_client is not None:
+                entries.setdefault(entry_of(result), {})[result.draw] = result
+        return entries
+
+    @cached_property
+    def draws(self) -> list[int]:
+        """Those that are compared: so that methods that have all of them, times draws, are as many as possible."""
+        known = [{*by_draw} for by_draw in self.by_draw.values()]
+        often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
+        blocks = [often[: k + 1] for k in range(len(often))]
+        return sorted(max(blocks, key=lambda block: len(block) * sum({*block} <= d for d in known), default=[]))
+
+    @cached_property
+    def scored(self) -> dict[str, dict[int, Result]]:
+        """The entries that have a score on all of these draws."""
+        return {name: by_draw for name, by_draw in self.by_draw.items() if {*self.draws} <= {*by_draw}}
+
+    @cached_property
+    def unfinished(self) -> list[str]:
+        """The entries that were not run on all of these draws, and are left out."""
+        return [name for name in self.by_draw if name not in self.scored]
+
+    @cached_property
+    def failed(self) -> dict[str, str]:
+        """Entries without a score, and why."""
+        return {entry_of(r): r.error for r in self.results if r.error and entry_of(r) not in self.by_draw}
+
+    @property
+    def first(self) -> Result:
+        return next(iter(next(iter(self.scored.values())).values()))
+
+    @cached_property
+    def metric(self) -> Metric:
+        return next(m for m in metrics() if m.name == self.first.metric)
+
+    @cached_property
+    def cells(self) -> Cells:
+        """Every client counts the same."""
+        scores = {
+            name: np.array([[by_draw[d].scores] for d in self.draws], dtype=float)  # None becomes NaN
+            for name, by_draw in self.scored.items()
+        }
+        weights = np.ones((len(self.draws), self.first.clients))
+        return Cells(scores, weights, self.first.same_clients, more_is_better=self.first.better == "up")
+
+    @cached_property
+    def near(self) -> list[str]:
+        """Those that can't be told from the best, which is the first."""
+        return self.cells.not_worse_than_best(EQUAL)
+
+    def lead(self, name: str, other: str) -> Interval | None:
+        """How far it is ahead of another; None if that was not run here."""
+        return self.cells.difference(name, other) if other in self.scored and name in self.scored else None
+
+    def regret(self, name: str) -> float:
+        """How far it is behind the best."""
+        return self.cells.difference(self.cells.ranking[0], name).value
+
+    def mean(self, name: str, column: str) -> float | None:
+        values = [getattr(self.scored[name][d], column) for d in self.draws]
+        return None if None in values else fmean(values)
+
+    def new_client_mean(self, name: str, epochs: int) -> float | None:
+        """The mean new client after so many epochs; None if there are none."""
+        values = [self.scored[name][d].new_clients.get(f"{epochs} epochs") for d in self.draws]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known else None
+
+
+def split_by_federation(results: Sequence[Result]) -> list[Group]:
+    names = [*dict.fromkeys(result.federation for result in results)]
+    return [Group(name, tuple(r for r in results if r.federation == name)) for name in names]
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,8 @@ def command(
     old = input_file(against, "--against") if against else None
 
     from ...app.launch import data_folder
-    from ...league.cells import find_federations
+    from ...league.cells import find_federations, read_csv
     from ...league.play import play, write_league
-    from ...league.table import read_csv
 
     before = read_csv(old) if old else []
     kinds: Any = [text for text in settings.split(",") if text]
