@@ -30,14 +30,23 @@ VERSION = "v1"
 
 
 def main(folder: Path) -> None:
-    results = [read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))]
-    CSV.write_text(to_csv(results))
+    CSV.write_text(to_csv(newest_results(folder)))
     results = read_csv(CSV)  # rounded
     standings = standings_of(results)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n{tables(standings, results)}\n{END}{after}")
     PORTFOLIO.write_text(portfolio(standings))
+
+
+def newest_results(folder: Path) -> list[Result]:
+    """One of each cell: where a method was revised, the results of its older versions stay in the folder."""
+    newest: dict[tuple[str, str, str, int], Result] = {}
+    for result in map(read_result, sorted((folder / "cells").glob("*/*.json"))):
+        cell = (result.federation, result.method, result.setting, result.draw)
+        if cell not in newest or result.numerics > newest[cell].numerics:
+            newest[cell] = result
+    return list(newest.values())
 
 
 def tables(standings: Standings, results: list[Result]) -> str:

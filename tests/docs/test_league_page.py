@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,16 @@ def test_what_has_no_score_somewhere_comes_late(league: Any) -> None:
     rows = [r for r in results() if (r.method, r.federation) != ("good-here", "fed0")]
     failed = Result("fed0", "", "good-here", "body", "default", 0, error="it diverged.")
     assert league.order_portfolio(standings_of([*rows, failed]))[-1] == "good-here"
+
+
+def test_of_a_revised_method_the_newest_results_count(league: Any, tmp_path: Path) -> None:
+    home = tmp_path / "cells" / "fed0"
+    home.mkdir(parents=True)
+    made = [(result, 1) for result in results() if result.federation == "fed0"]
+    made += [(result, 2) for result, _ in made if result.method == "fedavg"]
+    for result, numerics in made:
+        name = f"{result.method}-{9 - numerics}-{result.draw}.json"  # the newer one comes first in the folder
+        (home / name).write_text(json.dumps({**result.plain(), "numerics": numerics}))
+    newest = league.newest_results(tmp_path)
+    assert len(newest) == 2 * len(SCORES)
+    assert {r.method for r in newest if r.numerics == 2} == {"fedavg"}
