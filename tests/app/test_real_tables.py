@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.errors import DataError
+from headwise.errors import ConfigError, DataError
 
 N = 400
 RNG = np.random.default_rng(5)
@@ -89,3 +89,17 @@ def test_labels_as_a_column_can_be_scored(tmp_path: Path) -> None:
     assert model.score(x, pd.DataFrame(y)) == model.score(x, y[:, 0])
     with pytest.raises(DataError, match=r"y has the shape \[400, 2\], but must have one label for each sample"):
         model.score(x, np.hstack([y, y]))
+
+
+def test_infinite_numbers_of_a_table_are_refused_like_those_of_arrays(tmp_path: Path) -> None:
+    """They became gaps, which were filled with the mean."""
+    spoiled = FRAME.assign(bill=FRAME["bill"].where(FRAME.index != FRAME.index[3], np.inf))
+    with pytest.raises(DataError, match=r"clients has infinite numbers in column 'bill', in row 3\."):
+        hw.fit(spoiled, client="island", target="sex", rounds=1, out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_names_no_file_that_the_user_never_saw(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        hw.fit(FRAME, client="sex", target="sex", rounds=1, out=tmp_path / "run")
+    assert str(error.value).startswith("'sex' is named twice: a column can only be a feature, a target")

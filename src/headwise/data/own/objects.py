@@ -12,6 +12,7 @@ Each call returns the path of a data.toml. Objects are recognised by duck typing
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 from collections import Counter
@@ -143,11 +144,19 @@ def store(
         d = replace(d, sha256=fingerprint(d))
         text = to_text(d, "." if d.format == "arrays" else Path(d.path).name)
         (draft / "data.toml").write_text(text, "utf-8")
-        read_description(draft / "data.toml")  # refuse invalid settings before anything is written
+        _check_description(draft / "data.toml")
         home = folder / f"data-{digest(text.encode())[:16]}"
         if not home.exists():  # same content and settings, same name
             draft.rename(home)  # atomic: a folder of this name is always complete
     return home / "data.toml"
+
+
+def _check_description(path: Path) -> None:
+    """Refuse invalid settings before anything is written; the draft's path would tell a user nothing."""
+    try:
+        read_description(path)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix(f"{path}: ")) from None
 
 
 def _build_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -478,6 +487,10 @@ def _cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
     columns = {
         str(n): [_to_plain(cell, named.get(str(n))) for cell in _to_list(frame[n])] for n in _names_of(frame) or []
     }
+    for name, cells in columns.items():  # in JSON, they would become gaps
+        if rows := [i for i, cell in enumerate(cells) if isinstance(cell, float) and math.isinf(cell)]:
+            whose = f"client {client!r}" if client else "clients"
+            raise DataError(f"{whose} has infinite numbers in column {name!r}, in {list_rows(rows, 'row')}.")
     lengths = {name: len(cells) for name, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"client {client!r} has columns of different lengths: {lengths}.")
