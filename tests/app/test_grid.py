@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import headwise as hw
+from headwise.app.compare import read_grid
 from headwise.app.grid import GridCell, choose_best, parse_grid, split_grid
-from headwise.cli import main
-from headwise.errors import ConfigError
+from headwise.cli import cli, main
+from headwise.errors import ConfigError, RunError
 from headwise.log.metrics import ACCURACY
 from headwise.report.results import Line
 from headwise.settings.experiment import Experiment, with_settings
@@ -159,3 +161,28 @@ def test_changed_settings_keep_objects() -> None:
     assert [choice.name for choice in after.model] == ["cnn"]
     with pytest.raises(ConfigError, match="rounds is not a table"):
         with_settings(before, {"rounds.more": 1})
+
+
+def test_a_report_of_a_grids_folder_is_the_grids_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listed every point of the grid as a method."""
+    grid = {"train.lr": [0.01, 0.1], "partition": ["iid", "dirichlet:10"]}
+    comparison = hw.compare(SMALL, ["fedavg", "fedper"], 1, tmp_path / "grid", grid=grid)
+    before = comparison.words(), comparison.tried()
+    (tmp_path / "grid").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    again = read_grid(Path("moved"))
+    assert again is not None
+    assert (again.words(), again.tried()) == before
+    printed = CliRunner().invoke(cli, ["report", "moved", "--table", "latex"]).output
+    assert printed == (tmp_path / "moved" / "table.tex").read_text()
+    CliRunner().invoke(cli, ["report", "moved", "-o", "page.html"])
+    first = (tmp_path / "moved" / "report.html").read_text()
+    assert Path("page.html").read_text() == first.replace(str(tmp_path / "grid"), "moved")
+
+
+@pytest.mark.parametrize("grid", ["3", "[3]", '[{"runs": [".."]}]', '[{"runs": []}]'])
+def test_a_damaged_grid_is_one_sentence(tmp_path: Path, grid: str) -> None:
+    cell = grid.replace('{"runs"', '{"federation": {}, "settings": {}, "method": "m", "runs"')
+    (tmp_path / "comparison.json").write_text(f'{{"grid": {cell}}}')
+    with pytest.raises(RunError, match="is damaged: it does not say which runs belong to its grid"):
+        read_grid(tmp_path)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk.files import write_bytes, write_json
+from ..disk.files import read_json, write_bytes, write_json
 from ..disk.paths import folder_name
 from ..engine.events import Observer
-from ..errors import ConfigError
+from ..errors import ConfigError, RunError
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
 from ..report.page import Captioned, capitalize, write_page
@@ -213,6 +213,30 @@ def _join(folder: Path, done: Mapping[tuple[Point, Point, str], Sequence[Run]], 
     if len(cells) == len(settings[0].lines):
         return Comparison(folder, tuple(settings))
     return Comparison(folder, tuple(settings), tuple(cells), tuple(chosen), share)
+
+
+def read_grid(folder: Path) -> Comparison | None:
+    """The comparison in the folder of a grid, from its runs; None if there is no grid."""
+    path = folder / "comparison.json"
+    content = read_json(path) if path.is_file() else None
+    if not isinstance(content, dict) or "grid" not in content:
+        return None
+    done: dict[tuple[Point, Point, str], list[Run]] = {}
+    try:
+        for cell in content["grid"]:
+            federation, point = (tuple(cell[name].items()) for name in ("federation", "settings"))
+            runs = [folder / run.parent.name / run.name for run in map(Path, cell["runs"])]
+            if not runs or any(run.resolve().parent.parent != folder.resolve() for run in runs):
+                raise ValueError("a run is elsewhere")
+            done[federation, point, str(cell["method"])] = [Run(run) for run in runs]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise RunError(f"{path} is damaged: it does not say which runs belong to its grid.") from None
+    if not done:
+        return None
+    points = {point for _, point, _ in done}
+    first = next(iter(done.values()))[0]
+    share = first.manifest["experiment"]["evaluate"]["validation"] if len(points) > 1 else None
+    return _join(folder, done, share)
 
 
 def _line_name(cell: GridCell) -> str:

@@ -176,6 +176,13 @@ def captioned_latex(captioned: tuple[str, Table], names: Mapping[str, str]) -> s
     return _booktabs([_tex(head[0]), *(_tex(title) for title, _ in columns)], body, caption, "")
 
 
+def format_captioned(captioned: tuple[str, Table], form: str, names: Mapping[str, str]) -> str:
+    """A table as it is, in one of the formats."""
+    if form == "latex":
+        return captioned_latex(captioned, names)
+    return to_markdown(captioned[1]) if form == "markdown" else to_csv(captioned[1])
+
+
 def _booktabs(titles: Sequence[str], body: Sequence[Sequence[str]], caption: str, label: str) -> str:
     tabular = [
         f"\\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",

@@ -44,6 +44,8 @@ def command(
 ) -> None:
     """Make one page of RUNS, folders of runs or comparisons. Runs that differ only in their seed become one line.
 
+    The folder of a grid gives its own page: methods by settings, with what validation samples chose.
+
     With --table or --figures, the page is written only if you give --out.
     """
     if form != "latex" and (
@@ -51,18 +53,24 @@ def command(
     ):
         raise ConfigError(f"{given[0]} is given, but only --table latex has one.")
     from ...app.citing import display_name
+    from ...app.compare import read_grid
     from ...report.page import write_page
     from ...report.results import collect
-    from ...report.tables import TableStyle, format_tables
+    from ...report.tables import TableStyle, format_captioned, format_tables
 
     damaged: list[str] = []
     lines: list[object] = []
-    settings = collect(runs, damaged)
+    grid = read_grid(runs[0]) if len(runs) == 1 else None
+    settings = grid.settings if grid else collect(runs, damaged)
+    overview = grid.overview() if grid else None
+    tried = grid.tried() if grid else []
     for sentence in damaged:
         click.echo(f"left out: {sentence}", err=True)
     names = {run.method: display_name(run.method) for s in settings for line in s.lines for run in line.runs}
     style = TableStyle(names, [c.strip() for c in (columns or "").split(";") if c.strip()], caption or "", label or "")
     table = None if form is None else format_tables(settings, form, style)
+    if form is not None and table is not None and overview is not None:
+        table = f"{format_captioned(overview, form, names)}\n{table}"
     if figures is not None:
         from ...report.figures import write_figures
 
@@ -70,10 +78,8 @@ def command(
     if out is not None or (form is None and figures is None):
         confusions = [_tabulate_confusions(s, data_dir) for s in settings] if confusion else []
         scatters = [_draw_features(s, features, projection, data_dir) for s in settings] if features else []
-        page = out or Path("report.html")
-        lines.append(
-            f"The report is in {write_page(settings, page, damaged, confusions=confusions, scatters=scatters)}."
-        )
+        parts = {"overview": overview, "tried": tried, "confusions": confusions, "scatters": scatters}
+        lines.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged, **parts)}.")
     for line in lines:
         click.echo(line, err=table is not None)
     click.echo(table, nl=False)
