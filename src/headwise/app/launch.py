@@ -303,7 +303,6 @@ def data_folder(given: str | Path | None) -> Path:
 
 
 def default_folder(experiment: Experiment) -> Path:
-    """The default folder of a run."""
     return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
 
 

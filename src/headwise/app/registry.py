@@ -118,7 +118,6 @@ def find(kind: Kind, name: str) -> type[Any]:
 
 
 def find_executor(name: str) -> Callable[[Setup], Executor]:
-    """The function that makes this executor."""
     if name in EXECUTORS:
         return _load(EXECUTORS[name])
     try:

@@ -135,7 +135,6 @@ class Sums:
 
 
 def no_sums(recipe: Preprocessing, targets: int = 0) -> Sums:
-    """The sums of no samples."""
     values = {c.name: {} for c in recipe.columns if c.kind == "category"}
     return Sums(0, np.zeros((3, recipe.scaled)), values, np.zeros((3, targets)))
 

@@ -79,7 +79,6 @@ def title(given: Any) -> str:
 
 
 def call_factory(factory: Callable[..., Any], task: Task, name: str) -> nn.Module:
-    """The factory's network for this task."""
     offered = {"task": task, "shape": task.shape, "vocabulary": task.vocabulary}
     offered |= dict.fromkeys(("classes", "num_classes", "n_classes"), task.classes)
     parameters = inspect.signature(factory).parameters.values()

@@ -90,7 +90,6 @@ def in_points(metric: Metric, gain: float) -> str:
 
 
 def _floor_name(line: Line) -> str:
-    """What the floor is called."""
     task = line.runs[0].manifest["experiment"]["task"]
     return "majority floor" if is_majority(line.metric, task) else "dummy floor"
 

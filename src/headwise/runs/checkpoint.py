@@ -150,7 +150,6 @@ class Checkpoints:
         """the slots that it needs"""
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that have a state."""
         return iter(self._places)
 
     def read(self, client: int) -> bytes | None:

@@ -232,7 +232,6 @@ class Run:
         return result
 
     def _lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
-        """The objects of a line file."""
         return parse(self.path / name, self._content(name), backwards=backwards)
 
     def _content(self, name: str) -> bytes:
@@ -485,7 +484,6 @@ class Run:
 
     @property
     def failed(self) -> dict[str, int]:
-        """Number of client failures by reason."""
         return count_failures(self.rounds)
 
 

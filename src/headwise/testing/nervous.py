@@ -49,7 +49,6 @@ class Nervous(TorchDispatchMode):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """As it was."""
         super().__exit__(*error)
         if self._limit is None:
             os.environ.pop(LIMIT, None)

@@ -77,7 +77,6 @@ def read_npz(d: Description, builder: Builder) -> Raw:
 def _find_pairs(
     arrays: dict[str, NDArray[Any]], piece: Piece, d: Description, builder: Builder
 ) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
-    """Features and targets, by part."""
     names = {piece.part: ("x", "y")} if "x" in arrays else {k: (f"x_{p}", f"y_{p}") for k, p in enumerate(PARTS)}
     present = {k: pair for k, pair in names.items() if pair[0] in arrays}
     for k, (x, y) in list(present.items()):

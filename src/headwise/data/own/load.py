@@ -323,7 +323,6 @@ def _make_quantities(raw: Raw, d: Description, report: Report) -> Targets:
 
 
 def _read_numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float32]:
-    """Each target column as numbers."""
     columns: list[NDArray[np.float64]] = []
     for k, (codes, cells) in enumerate(zip(raw.labels, raw.cells, strict=True)):
         table = np.full(len(cells) + 1, np.nan)

@@ -70,7 +70,6 @@ class Raw:
     def finding_at(
         self, level: Literal["error", "warning"], kind: str, i: int, text: str, column: str = ""
     ) -> DataFinding:
-        """A finding about the i-th sample."""
         start, file, lines = self.rows[bisect_right(self.rows, i, key=lambda rows: rows.start) - 1]
         row = None if lines is None else int(lines[i - start])
         part = ""

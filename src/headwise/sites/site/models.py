@@ -132,8 +132,6 @@ def _find(folder: Path, run: str, client: int) -> SiteStates:
 
 
 class OfferedModel(NamedTuple):
-    """A model made from an offer."""
-
     model: TrainedModel
     metric: Metric
     trained_on: int

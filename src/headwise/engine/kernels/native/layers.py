@@ -115,8 +115,6 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class LayerType(NamedTuple):
-    """One type of layer."""
-
     kind: int | None
     """its number in chain.c; None: C knows it only as part of another layer"""
     place: int | None
