@@ -176,6 +176,15 @@ def test_a_method_of_ones_own_that_ignores_weights_is_refused(tmp_path: Path) ->
         (CLIENTS, {"sample_weight": {"a": W, "b": W * np.nan}}, "but must be a finite number that is not negative"),
         (CLIENTS, {"sample_weight": {"a": W, "b": W * 0}}, "client 1 (b) has no training sample whose weight is above"),
         (CLIENTS, {"sample_weight": WEIGHTS, "drift": {"round": 2}}, "but the data have sample weights, which do not"),
+        (
+            CLIENTS,
+            {
+                "sample_weight": WEIGHTS,
+                "privacy": {"clip": 1.0, "level": "example"},
+                "preprocess": {"numbers": "as they are"},
+            },
+            "privacy.level is 'example', but the data have sample weights, which no mechanism protects.",
+        ),
         (FRAME, {"sample_weight": "truth", "client": "site", "target": "label"}, "which is not a column of clients"),
         (FRAME, {"sample_weight": W, "client": "site", "target": "label"}, "has the shape [40], but needs a number f"),
         (CLIENTS, {"weights": WEIGHTS}, "weights is not a setting: did you mean 'sample_weight'?"),
@@ -186,3 +195,10 @@ def test_wrong_weights_are_one_sentence(data: Any, settings: dict[str, Any], mes
         fit(data, tmp_path / "run", **settings)
     assert message in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_takes_weights(tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"rounds": 2, "workers": 1}
+    compared = hw.compare(CLIENTS, ["fedavg"], 1, tmp_path / "compared", sample_weight=WEIGHTS, **usual)
+    [run] = compared.setting.lines[0].runs
+    assert rows(run) == rows(fit(CLIENTS, tmp_path / "run", sample_weight=WEIGHTS, **usual))

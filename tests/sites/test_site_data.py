@@ -63,6 +63,24 @@ def test_a_dealt_federation_gives_the_bits_of_its_simulation(
     assert same(server_of(tmp_path / "out"), server_of(tmp_path / "simulated"))
 
 
+def test_sample_weights_count_at_sites_as_in_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{k % 7},{(k * 5) % 11},{'ab'[k % 2]},{k % 4},{(k // 2) % 2}" for k in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["u,v,who,trust,y", *rows]))
+    text = 'format = "csv"\npath = "t.csv"\nclient = "who"\ntarget = "y"\n[features]\nnumber = ["u", "v"]\n'
+    (tmp_path / "plain.toml").write_text(text)
+    (tmp_path / "data.toml").write_text(f'weight = "trust"\n{text}')
+    servers: dict[str, Any] = {}
+    for name in ("plain", "data"):
+        sites = dealt(capsys, tmp_path / f"{name}-sites", str(tmp_path / f"{name}.toml"))
+        asked = hw.Experiment(**{"method": "fedper", "data": "own", "clients": 2, "model": "mlp:8", "rounds": 2})
+        run_deployment(LocalTransport(sites), asked, tmp_path / f"{name}-out")
+        own = hw.Experiment(method="fedper", data=str(tmp_path / f"{name}.toml"), model="mlp:8", rounds=2)
+        hw.run(own, tmp_path / f"{name}-simulated")
+        servers[name] = server_of(tmp_path / f"{name}-out")
+        assert same(servers[name], server_of(tmp_path / f"{name}-simulated"))
+    assert not same(servers["plain"], servers["data"])
+
+
 def test_texts_are_dealt_as_tokens_and_clients_keep_their_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

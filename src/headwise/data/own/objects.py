@@ -575,7 +575,9 @@ def _write_client(data: FederatedData, c: int, name: str, home: Path) -> None:
     parts = data.parts[c]
     samples = [(client.train, parts.train), (client.val, parts.val), (client.test, parts.test)]
     pieces = [
-        StoredPiece(name, k, s.x.contiguous().numpy(), dataset.y[rows])
+        StoredPiece(
+            name, k, s.x.contiguous().numpy(), dataset.y[rows], None if s.weight is None else s.weight.double().numpy()
+        )
         for k, (s, rows) in enumerate(samples)
         if len(rows)
     ]
