@@ -26,7 +26,7 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     given["frame"] = frame(hospital=["va", "rome"] * 10)
     np.save("va.npy", given["x_va"])
     np.save("rome.npy", given["x_rome"])
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     for block in BLOCKS:
         exec(compile(block, str(PAGE), "exec"), given)
         assert given["run"].names == ("va", "rome")

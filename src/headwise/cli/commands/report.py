@@ -53,14 +53,17 @@ def command(
     ):
         raise ConfigError(f"{given[0]} is given, but only --table latex has one.")
     from ...app.citing import display_name
-    from ...app.compare import read_grid
     from ...report.page import write_page
     from ...report.results import collect
     from ...report.tables import TableStyle, format_captioned, format_tables
 
     damaged: list[str] = []
     lines: list[object] = []
-    grid = read_grid(runs[0]) if len(runs) == 1 else None
+    grid = None
+    if len(runs) == 1 and (runs[0] / "comparison.json").is_file():
+        from ...app.compare import read_grid  # torch, which a page of runs does not need
+
+        grid = read_grid(runs[0])
     settings = grid.settings if grid else collect(runs, damaged)
     overview = grid.overview() if grid else None
     tried = grid.tried() if grid else []
