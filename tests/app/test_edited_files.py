@@ -153,7 +153,7 @@ def edit(kind: str) -> None:
     forget_metrics()
 
 
-@pytest.mark.parametrize("verb", [pytest.param(v, marks=pytest.mark.slow if v == "choose" else ()) for v in VERBS])
+@pytest.mark.parametrize("verb", [pytest.param(v, marks=pytest.mark.long if v == "choose" else ()) for v in VERBS])
 @pytest.mark.parametrize("kind", CHANGES)
 def test_right_numbers_or_a_refusal(kind: str, verb: str, folder: Path) -> None:
     first = VERBS[verb](kind, "out")
