@@ -31,7 +31,7 @@ def manifest(
         "created": "2026-01-02T03:04:05+00:00",
         "command": ["headwise", "compare"],
         "experiment": experiment,
-        "partition": {"hash": f"{experiment['data']['name']}-of-the-test", "floor": {"weighted": 0.4, "mean": 0.4}},
+        "partition": {"hash": f"{experiment['data']['name']}-{experiment['data_seed']}", "floor": {"weighted": 0.4, "mean": 0.4}},
         "data_dir": "/data",
         "hardware": {"cpu": "", "kernels": ""},
         "versions": {"torch": ""},
@@ -63,7 +63,7 @@ def make_run(
 ) -> Path:
     """A finished run whose accuracy grows linearly to `end`, which is also each client's unless `by_client` has it.
 
-    `shift` is added at a moment; `validation` is the accuracy on validation samples in all rounds.
+    `shift` is added at a moment; `validation` is the accuracy on validation samples in all rounds, at all clients.
     """
     folder.mkdir(parents=True)
     write(folder / "manifest.json", manifest(method, seed, clients, **experiment))
@@ -84,6 +84,7 @@ def make_run(
         })  # fmt: skip
         for c in range(clients) if t > rounds - 2 else ():
             own = score((by_client or {}).get(c, accuracy) if t == rounds else 0.0)
+            own["val"] = None if validation is None else score(validation)["test"]
             lines.append({"round": t, "client": c, "pre": own, "post": own})
     for name, content in (("rounds.jsonl", rows), ("clients.jsonl", lines)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in content))

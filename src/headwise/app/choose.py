@@ -461,6 +461,7 @@ class _Race:
             {name: self.entries[name].settings for name in names},
             self._limits(draws),
             self._screened(),
+            {n: len(by_draw) for n, by_draw in self.runs.items() if n not in (*names, *self.journal["left_out"])},
         )
         experiment = dataclasses.replace(
             self.experiment_of(self.entries[answer.pick], FIRST),
@@ -501,4 +502,4 @@ class _Race:
         names = [name for name, by_draw in self.runs.items() if FIRST in by_draw]
         cells = self.cells(names, [FIRST])
         rows = [[name, form(cells.mean(name).value), form(cells.worst_tenth(name).value)] for name in cells.ranking]
-        return ["method", "validation, mean client", "worst tenth"], rows
+        return ["method", "validation, mean client", "validation, worst tenth"], rows

@@ -6,7 +6,7 @@ Test samples are read here, once, of the methods that the answer names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,8 @@ class Recommendation:
     """sentences about what was cut short, left out or not tried"""
     screened: Table
     """every method that was tried, on the first draw"""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """those that ran on fewer draws, and on how many"""
 
     @property
     def metric(self) -> Metric:
@@ -73,8 +75,14 @@ class Recommendation:
 
     @cached_property
     def near(self) -> list[str]:
-        """The lines that can't be told from the best, which is the first."""
-        return self.validation.not_worse_than_best(self.equal)
+        """The lines that can't be told from the best, which is the first.
+
+        Whether local training is behind was asked before any run, so it is judged by its own interval, without Holm.
+        """
+        cells = self.validation
+        best, *others = cells.not_worse_than_best(self.equal)
+        told = [n for n in others if self.method_of(n) == LOCAL and cells.difference(best, n).excludes_zero]
+        return [best, *(n for n in others if n not in told or cells.difference(best, n).value <= self.equal)]
 
     @cached_property
     def level(self) -> list[str]:
@@ -86,12 +94,14 @@ class Recommendation:
 
     @cached_property
     def pick(self) -> str:
-        """The simplest of those level with the best: local training, one model for everybody, then least traffic."""
-        return min(self.level, key=self._simplicity)
+        """Local training if it can't be told from the best: learning together must show that it pays.
 
-    def _simplicity(self, name: str) -> tuple[int, float, float]:
-        rank = {LOCAL: 0, GLOBAL: 1}.get(self.method_of(name), 2)
-        return rank, self.traffic(name), self.lines[name].per_round("seconds")
+        Else the simplest of those level with the best: one model for everybody, then least traffic.
+        """
+        return self.local if self.local in self.near else min(self.level, key=self._simplicity)
+
+    def _simplicity(self, name: str) -> tuple[bool, float, float]:
+        return self.method_of(name) != GLOBAL, self.traffic(name), self.lines[name].per_round("seconds")
 
     def method_of(self, name: str) -> str:
         return self.lines[name].runs[0].method
@@ -146,8 +156,8 @@ class Recommendation:
         form = self.metric.form
         cells = self.validation
         likely = cells.best_probabilities(self.equal)
-        head = ["method", "validation, mean client", "worst tenth", "best, or as good", "worse than local training"]
-        head += ["test, mean client", "KB / round", "s / round"]
+        head = ["method", "validation, mean client", "validation, worst tenth", "best, or as good"]
+        head += ["validation, worse than local training", "test, mean client", "KB / round", "s / round"]
         rows: list[list[str]] = []
         for name in self.validation.ranking:
             worse_off = "" if self.local in (None, name) else f"{cells.worse_off(name, self.local).value:.0%}"
@@ -171,6 +181,7 @@ class Recommendation:
             *self._worse_off(),
             *self._privacy(),
             self._how_sure(),
+            *self._list_left_out(),
             *self._still_rising(),
             *self.limits,
         ]
@@ -189,7 +200,8 @@ class Recommendation:
             verdict = (
                 "Learning together does not pay here" if shown else "Nothing shows that learning together pays here"
             )
-            return f"{verdict}: local training {score}; {others[0]} is {lead}, on validation samples."
+            more = "" if shown or lead.startswith("behind") else " A larger --budget may show that it does."
+            return f"{verdict}: local training {score}; {others[0]} is {lead}, on validation samples.{more}"
         if local is None:
             return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
         lead = describe_difference(self.test, self.metric, pick, local)
@@ -197,7 +209,8 @@ class Recommendation:
         if self.test.difference(pick, local).low > 0:
             how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
             return f"Learning together pays here: {how}. {pick} {score}, {against}."
-        return f"Use {pick}, but these runs do not show that learning together pays: it {score}, {against}."
+        shown = "validation samples show that learning together pays here, test samples do not"
+        return f"Use {pick}: {shown}. It {score}, {against}."
 
     def _tested(self, name: str) -> str:
         value, low, high = self.test.mean(name)
@@ -215,7 +228,9 @@ class Recommendation:
     def _apart(self) -> list[str]:
         others = [name for name in self.near if name != self.pick]
         if not others:
-            return [f"Every other method is clearly behind {self.pick}."] if len(self.lines) > 1 else []
+            ran = f"of the {len(self.lines)} that ran on all {self.draws} draws, every other" * bool(self.left_out)
+            behind = f"{ran or 'every other method'} is clearly behind {self.pick}"
+            return [f"On validation samples, {behind}."] if len(self.lines) > 1 else []
         reason = (
             "sends least of those within a standard error of the best" if len(self.level) > 1 else "has the best score"
         )
@@ -223,18 +238,22 @@ class Recommendation:
             reason = "sends nothing"
         elif self.pick == self.one_model:
             reason = "is one model for everybody"
-        return [f"Can't be told apart: {', '.join([self.pick, *others])}. Take {self.pick}: it {reason}."]
+        names = ", ".join([self.pick, *others])
+        return [f"Can't be told apart on validation samples: {names}. Take {self.pick}: it {reason}."]
 
     def _others(self) -> list[str]:
         """For whom another line is better."""
         pick = self.pick
         worst = self.for_worst_tenth
         least = self.for_traffic
-        sentences = [f"{pick} is also best for the worst tenth of the clients."]
+        sentences = [f"On validation samples, {pick} is also best for the worst tenth of the clients."]
         if worst != pick:
-            scores = [self.metric.form(self.test.worst_tenth(name).value) for name in (worst, pick)]
-            both = f"{worst} ({scores[0]} on test samples; {pick} {scores[1]})"
-            sentences = [f"Best for the worst tenth of the clients, by validation samples: {both}."]
+            judged, tested = (
+                [self.metric.form(cells.worst_tenth(name).value) for name in (worst, pick)]
+                for cells in (self.validation, self.test)
+            )
+            best = f"On validation samples, {worst} is best for the worst tenth of the clients: {judged[0]}"
+            sentences = [f"{best}, {pick} {judged[1]}; on test samples, {worst} {tested[0]}, {pick} {tested[1]}."]
         if self.traffic(least) < self.traffic(pick):
             sizes = [f"{self.traffic(name) / 1024:,.1f} KB" for name in (least, pick)]
             sentences.append(f"Least traffic among those: {least}, {sizes[0]} per round; {pick} {sizes[1]}.")
@@ -248,7 +267,7 @@ class Recommendation:
             return []
         share, low, high = test.worse_off(pick, local)
         span = "" if np.isnan(low) else f" ({low:.0%} to {high:.0%})"
-        sentence = f"Worse off with {pick} than with local training: {share:.0%} of the clients{span}"
+        sentence = f"On test samples, worse off with {pick} than with local training: {share:.0%} of the clients{span}"
         if not self.setting.has_same_clients:
             return [f"{sentence}."]
         gains = (test.scores[pick] - test.scores[local]).mean((0, 1)) * self.metric.gain(1.0, 0.0)
@@ -266,8 +285,19 @@ class Recommendation:
             return "One run of each method: nothing says how sure this is."
         over = pluralize(self.draws, "draw") if self.draws > 1 else "the clients of one draw; another draw may differ"
         few = f", which are few: {FEW} or more say more" if 1 < self.draws < FEW else ""
-        close = f"best, or at most {points(self.metric, self.equal)} behind the best"
+        among = f" of these {len(self.lines)}" * bool(self.left_out)
+        close = f"the best{among}, or at most {points(self.metric, self.equal)} behind the best"
         return f"{self.pick} is {close}, with a probability of {likely:.0%}, over {over}{few}."
+
+    def _list_left_out(self) -> list[str]:
+        """Who ran on fewer draws, so that less is known of it."""
+        sentences: list[str] = []
+        for draws in sorted({*self.left_out.values()}):
+            names = [name for name, count in self.left_out.items() if count == draws]
+            others = f"{len(names)} others were" if len(names) > 1 else "1 other was"
+            after = "one draw" if draws == 1 else f"{draws} draws"
+            sentences.append(f"{others} left out after {after}: {', '.join(names)}.")
+        return sentences
 
     def _still_rising(self) -> list[str]:
         """Lines that were still learning when they ended: with more rounds, the order may be another."""

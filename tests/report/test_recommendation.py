@@ -1,0 +1,77 @@
+"""What `choose` answers is no more than what its runs show, and its sentences agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from made_runs import make_run
+
+from headwise.report.recommendation import Recommendation
+from headwise.report.results import collect
+
+
+def recommend(folder: Path, scores: dict[str, list[float]], left_out: dict[str, int] | None = None) -> Recommendation:
+    """From scores of each method on some draws, which are the same on validation and on test samples."""
+    for method, validation in scores.items():
+        for draw, score in enumerate(validation):
+            make_run(folder / f"{method}-{draw}", method, draw, end=score, validation=score, data_seed=draw)
+    [setting] = collect([folder])
+    return Recommendation(setting, {}, [], (["method"], []), left_out or {})
+
+
+CLEAR = {"standalone": [0.60, 0.61, 0.62], "fedavg": [0.50, 0.51, 0.52], "knn-per": [0.90, 0.91, 0.925]}
+
+
+def test_words_are_about_those_that_ran_on_all_draws(tmp_path: Path) -> None:
+    """They called every method clearly behind, though most ran on one draw only."""
+    answer = recommend(tmp_path, CLEAR, left_out={"fedper": 1, "fedrep": 1, "apfl": 2})
+    text = " ".join(answer.words())
+    assert "of the 3 that ran on all 3 draws, every other is clearly behind knn-per." in text
+    assert "very other method" not in text
+    assert "knn-per is the best of these 3, or at most" in text
+    assert "2 others were left out after one draw: fedper, fedrep." in text
+    assert "1 other was left out after 2 draws: apfl." in text
+
+
+def test_words_are_about_all_where_all_ran_on_all_draws(tmp_path: Path) -> None:
+    text = " ".join(recommend(tmp_path, CLEAR).words())
+    assert "every other method is clearly behind knn-per." in text
+    assert "left out" not in text
+
+
+def test_local_training_is_taken_where_nothing_shows_that_learning_together_pays(tmp_path: Path) -> None:
+    """The answer was another method, which could not be told from local training."""
+    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
+    answer = recommend(tmp_path, scores)
+    assert answer.near == ["pfedfda", "standalone"]
+    assert answer.level == ["pfedfda"], "local training is more than a standard error behind"
+    assert answer.pick == "standalone"
+    words = answer.words()
+    assert words[0].startswith("Nothing shows that learning together pays here: local training gives")
+    assert words[0].endswith("on validation samples. A larger --budget may show that it does.")
+    assert "Can't be told apart on validation samples: standalone, pfedfda. Take standalone: it sends nothing." in words
+
+
+def test_many_rivals_do_not_make_local_training_look_good(tmp_path: Path) -> None:
+    """Holm's rule over all rivals would keep it, though its own interval excludes zero."""
+    rivals = {f"fed{k}": [0.99 - k / 500, 0.85, 0.95 + k / 500] for k in range(8)}
+    answer = recommend(tmp_path, {"standalone": [0.62, 0.68, 0.55], "best": [0.95, 0.96, 0.97], **rivals})
+    assert "standalone" in answer.validation.not_worse_than_best(answer.equal)
+    assert "standalone" not in answer.near
+    assert answer.words()[0].startswith("Learning together pays here")
+
+
+def test_each_figure_is_of_validation_or_of_test_samples(tmp_path: Path) -> None:
+    """One sentence called a method best for the worst tenth, with test scores that said the opposite."""
+    scores = {"standalone": [0.60, 0.61, 0.62], "fedavg": [0.5, 0.51, 0.52], "knn-per": [0.90, 0.91, 0.925]}
+    answer = recommend(tmp_path, scores)
+    object.__setattr__(answer, "for_worst_tenth", "standalone")
+    text = " ".join(answer.words())
+    assert "On validation samples, standalone is best for the worst tenth of the clients: 61.0 %, knn-per 91.2 %;" in text
+    assert "on test samples, standalone 61.0 %, knn-per 91.2 %." in text
+    assert "On test samples, worse off with knn-per than with local training: 0% of the clients" in text
+    head, _ = answer.table()
+    assert [h for h in head if "worst tenth" in h or "worse than" in h] == [
+        "validation, worst tenth",
+        "validation, worse than local training",
+    ]
