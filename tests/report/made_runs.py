@@ -31,7 +31,10 @@ def manifest(
         "created": "2026-01-02T03:04:05+00:00",
         "command": ["headwise", "compare"],
         "experiment": experiment,
-        "partition": {"hash": f"{experiment['data']['name']}-{experiment['data_seed']}", "floor": {"weighted": 0.4, "mean": 0.4}},
+        "partition": {
+            "hash": f"{experiment['data']['name']}-{experiment['data_seed']}",
+            "floor": {"weighted": 0.4, "mean": 0.4},
+        },
         "data_dir": "/data",
         "hardware": {"cpu": "", "kernels": ""},
         "versions": {"torch": ""},

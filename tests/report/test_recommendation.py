@@ -67,7 +67,9 @@ def test_each_figure_is_of_validation_or_of_test_samples(tmp_path: Path) -> None
     answer = recommend(tmp_path, scores)
     object.__setattr__(answer, "for_worst_tenth", "standalone")
     text = " ".join(answer.words())
-    assert "On validation samples, standalone is best for the worst tenth of the clients: 61.0 %, knn-per 91.2 %;" in text
+    assert (
+        "On validation samples, standalone is best for the worst tenth of the clients: 61.0 %, knn-per 91.2 %;" in text
+    )
     assert "on test samples, standalone 61.0 %, knn-per 91.2 %." in text
     assert "On test samples, worse off with knn-per than with local training: 0% of the clients" in text
     head, _ = answer.table()
