@@ -81,8 +81,8 @@ class Recommendation:
         """
         cells = self.validation
         best, *others = cells.not_worse_than_best(self.equal)
-        told = [n for n in others if self.method_of(n) == LOCAL and cells.difference(best, n).excludes_zero]
-        return [best, *(n for n in others if n not in told or cells.difference(best, n).value <= self.equal)]
+        behind = [n for n in others if self.method_of(n) == LOCAL and cells.difference(best, n).excludes_zero]
+        return [best, *(n for n in others if n not in behind or cells.difference(best, n).value <= self.equal)]
 
     @cached_property
     def level(self) -> list[str]:
