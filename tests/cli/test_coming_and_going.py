@@ -31,6 +31,26 @@ def test_newcomers_are_shown_and_reported(headwise: Headwise, tmp_path: Path) ->
     assert f"{100 * told['joined']['5']:.2f}" in page
 
 
+@pytest.mark.parametrize("share", ["evaluate.new_clients=0.3", "evaluate.clients=0.5"])
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_the_floor_is_that_of_the_clients_whose_scores_are_reported(
+    headwise: Headwise, tmp_path: Path, share: str, metric: str
+) -> None:
+    options = ("--set", share, "--set", f"evaluate.metric={metric}")
+    changes = {"partition": "dirichlet:0.3", "clients": "6", "rounds": "1", "out": str(tmp_path / "run")}
+    headwise(*small("run", *options, **changes), "--quiet")
+    run = hw.Run(tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
+    sizes = {line["client"]: line["pre"]["test"]["n"] for line in lines if "test" in line.get("pre", {})}
+    assert 0 < len(sizes) < 6
+    floors = {c: floor for c in sizes if (floor := run.floors[c]) is not None}
+    mean = sum(sizes[c] * floors[c] for c in floors) / sum(sizes[c] for c in floors)
+    assert run.floor == pytest.approx(mean)
+    if metric == "accuracy":
+        by_client = run.manifest["partition"]["floor"]["mean"]
+        assert by_client == pytest.approx(sum(floors.values()) / len(floors))
+
+
 def test_a_damaged_file_of_newcomers_gets_a_sentence(headwise: Headwise, tmp_path: Path) -> None:
     headwise(*small("run", *NEW, out=str(tmp_path / "run")), "--quiet")
     (tmp_path / "run" / "new_clients.json").write_text('{"clients": [1], "rows": [{"model": 1}]}')

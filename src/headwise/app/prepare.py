@@ -19,13 +19,13 @@ from ..data.dataset import Source
 from ..data.federated import Clients, FederatedData
 from ..data.own.load import MANY
 from ..data.sources.own import Own
-from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split, redraw
+from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, measure_floor, parse_split, redraw
 from ..engine.client.scoring import over_clients, score
 from ..engine.drawing import draw_alike
 from ..engine.drift import check_drift
 from ..engine.host import check_device
 from ..engine.plan import Plan
-from ..engine.sampling import newcomers
+from ..engine.sampling import newcomers, sample_measured
 from ..errors import ConfigError, RunError
 from ..log.metrics import ACCURACY, metrics_to_measure
 from ..models.base import Model, Task
@@ -98,7 +98,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     experiment = registry.resolve_all(dataclasses.replace(experiment, clients=len(data)))
     counts = data.histograms()
     names = {"classes": list(data.dataset.strata.names), **({"names": list(data.names)} if data.names else {})}
-    return Prepared(experiment, plan, data.summary, {**counts, **names, **floors_of(plan, counts)})
+    summary = with_measured_floor(data.summary, plan, counts)
+    return Prepared(experiment, plan, summary, {**counts, **names, **floors_of(plan, counts)})
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
@@ -215,8 +216,21 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
     return lay_out(model.eval())
 
 
+def with_measured_floor(summary: Summary, plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> Summary:
+    """The summary with the floor of the clients whose scores are reported: without new ones and unmeasured ones."""
+    if summary.floor.weighted is None:
+        return summary
+    measured = [*_measured(plan)]
+    train, test = (np.array(counts[part])[measured] for part in ("train", "test"))
+    return dataclasses.replace(summary, floor=measure_floor(train, test))
+
+
+def _measured(plan: Plan) -> Sequence[int]:
+    return sample_measured(plan.experiment.evaluate.clients, plan.clients, plan.experiment.seed)
+
+
 def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Any]:
-    """For partition.json: the metric over all clients and of each, None where it is not defined.
+    """For partition.json: the metric over the measured clients and of every client, None where it is not defined.
 
     Nothing for the accuracy of classes, which the counts say; nor where only sites could tell it.
     """
@@ -226,7 +240,7 @@ def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict
         return {}
     guesses = map(_of_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
     each = [None if guess is None else score(*guess, [metric], plan.task) for guess in guesses]
-    over = over_clients({c: scores for c, scores in enumerate(each) if scores}, metric)
+    over = over_clients({c: scores for c in _measured(plan) if (scores := each[c])}, metric)
     clients = [scores and scores.get(metric.name) for scores in each]
     return {"floors": {metric.name: {"over": over.get(metric.name), "clients": clients}}}
 

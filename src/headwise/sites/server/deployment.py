@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...app.launch import Backend, run_or_resume
-from ...app.prepare import Prepared, floors_of, plan_for
+from ...app.prepare import Prepared, floors_of, plan_for, with_measured_floor
 from ...contract.method import record_types
 from ...data.federated import clients_at_sites, task_at_sites
 from ...data.splits import Floor, Spread, Summary, measure_floor
@@ -152,7 +152,7 @@ def prepare_from(experiment: Experiment, roster: Roster) -> Prepared:
     plan = plan_for(experiment, clients_at_sites(task, sizes, labels, names))
     counts = _histograms(facts, count)
     named = {"names": list(names)} if names else {}
-    summary = _summarize(facts, count, task, counts)
+    summary = with_measured_floor(_summarize(facts, count, task, counts), plan, counts)
     return Prepared(experiment, plan, summary, {**counts, **named, **floors_of(plan, counts)})
 
 
