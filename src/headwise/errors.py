@@ -50,8 +50,14 @@ def explain_missing(sentence: str, kind: type[HeadwiseError] = ConfigError) -> I
         raise kind(sentence) from error
 
 
-OTHER_NAMES = {"learning_rate": "lr", "eta": "lr", "fraction": "ratio", "participation": "ratio"}
-"""what else people call a setting"""
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "eta": "lr",
+    "fraction": "ratio",
+    "participation": "ratio",
+    "local": "standalone",
+}
+"""what else people call a setting or a method"""
 
 
 def nearest(word: str, known: Iterable[str], intro: str = "allowed are") -> str:
@@ -68,8 +74,19 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant; empty if none is close."""
+    """The known name that was probably meant, whatever its case and punctuation; empty if none is close."""
     names = [*known]
-    return (
-        OTHER_NAMES[word] if OTHER_NAMES.get(word) in names else next(iter(difflib.get_close_matches(word, names)), "")
-    )
+    other = OTHER_NAMES.get(word.lower())
+    if other in names:
+        return other
+    plain = {text: name for name in names if (text := _letters(name))}
+    if _letters(word) in plain:
+        return plain[_letters(word)]
+    if near := difflib.get_close_matches(word, names):
+        return near[0]
+    return next((plain[text] for text in difflib.get_close_matches(_letters(word), plain)), "")
+
+
+def _letters(name: str) -> str:
+    """Letters and digits, in lower case: fedavgft for FedAvg+FT."""
+    return "".join(c for c in name.lower() if c.isalnum())

@@ -142,6 +142,37 @@ def test_a_broken_dimension_gets_a_sentence(text: str) -> None:
         parse_dimension(text)
 
 
+def test_a_range_without_a_scale_is_told_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"write method\.mu=uniform:0\.\.1, log:0\.\.1 or int:0\.\.1\."):
+        parse_dimension("method.mu=0..1")
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "at_edge"),
+    [
+        ("train.lr=log:0.04..0.06", 0.05, False),
+        ("train.lr=log:0.04..0.06", 0.0405, True),
+        ("train.lr=log:0.001..1", 0.0012, True),
+        ("train.lr=log:0.001..1", 0.9, True),
+        ("train.lr=log:0.001..1", 0.5, False),
+        ("train.lr=uniform:2..3", 2.04, True),
+        ("train.lr=uniform:2..3", 2.06, False),
+    ],
+)
+def test_the_edge_of_a_range_is_a_share_of_it_on_its_own_scale(
+    uninterrupted: tuning.Tuning, space: str, value: float, at_edge: bool
+) -> None:
+    trial = {**uninterrupted.best, "settings": {"train.lr": value}}
+    result = dataclasses.replace(uninterrupted, space=[parse_dimension(space)], trials=[trial])
+    assert any("is at the edge of its range" in sentence for sentence in result.words()) == at_edge
+
+
+def test_importances_of_few_trials_are_no_percentages(uninterrupted: tuning.Tuning) -> None:
+    words = dataclasses.replace(uninterrupted, importances={"train.lr": 0.8, "method.mu": 0.2}).words()
+    assert "train.lr seems to matter most: Optuna's estimate, from 6 trials." in words
+    assert not any("explains" in sentence for sentence in words)
+
+
 def test_unknown_settings_are_refused_before_the_first_trial(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"method\.nu is not a setting"):
         tune(small(), trials=1, space=["method.nu=log:1..2"], out=tmp_path / "none")

@@ -201,8 +201,8 @@ def test_a_file_that_is_not_there_or_a_folder_is_named(headwise: Headwise, here:
 
 
 MINE = [
-    ("", "must define a class named after the file (mine)"),
-    ("class Other:\n    pass", "must define a class named after the file (mine)"),
+    ("", "must define a class named after the file: Mine."),
+    ("class Other:\n    pass", "must define a class named after the file: Mine."),
     ("class Mine\n    pass", "'mine.py'", "not valid Python", "line 1"),
     ("import nothing_of_this_name", "'mine.py'", "can't be imported", "nothing_of_this_name"),
     ("1 / 0", "'mine.py'", "can't be imported", "ZeroDivisionError"),
@@ -250,6 +250,19 @@ class Mine(FedAvg):
 def test_a_type_that_is_not_defined_is_one_sentence(command: str, headwise: Headwise, here: Path) -> None:
     (here / "mine.py").write_text(UNDERSTOOD.format("Nonsense = 3"))
     assert_refused(headwise(*command.split()), "'mine.py'", "Mine has a type", "NameError: name 'Nonsense'")
+
+
+def test_the_class_that_a_file_needs_is_named(headwise: Headwise, here: Path) -> None:
+    (here / "attr_error.py").write_text("class FedProx:\n    pass")
+    assert_refused(headwise("describe", "attr_error.py"), "a class named after the file: AttrError.")
+
+
+@pytest.mark.parametrize("folder", ["both", "runs/both"])
+def test_a_folder_of_several_runs_is_not_taken_for_a_method(headwise: Headwise, here: Path, folder: str) -> None:
+    (here / folder / "fedavg").mkdir(parents=True)
+    (here / folder / "fedavg" / "manifest.json").write_text("{}")
+    parts = (f"headwise report {folder} ", f"headwise describe {folder}/fedavg ")
+    assert_refused(headwise("describe", folder), "is not the folder of a run, but contains runs", *parts)
 
 
 def test_an_option_without_a_default_can_be_described(headwise: Headwise, here: Path) -> None:

@@ -217,6 +217,13 @@ def test_any_values_are_a_setting_or_a_config_error(good: set[str], other: dict[
     ("word", "known", "hint"),
     [
         ("fedav", ["fedavg", "fedper"], "did you mean 'fedavg'?"),
+        ("FedBN", ["fedavg", "fedbn"], "did you mean 'fedbn'?"),
+        ("APPLE", ["apfl", "apple"], "did you mean 'apple'?"),
+        ("FedAvg+FT", ["fedavg", "fedavg-ft"], "did you mean 'fedavg-ft'?"),
+        ("FEDPROXX", ["fedavg", "fedprox"], "did you mean 'fedprox'?"),
+        ("local", ["floco", "standalone"], "did you mean 'standalone'?"),
+        ("Local", ["floco", "standalone"], "did you mean 'standalone'?"),
+        ("+", ["b", "a"], "allowed are a, b."),
         ("zzz", ["b", "a"], "allowed are a, b."),
         ("zzz", [], "there are none."),
         ("zzz", ["column 10", "column 2", "column 1"], "allowed are column 1, column 2, column 10."),

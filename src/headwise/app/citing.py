@@ -6,18 +6,26 @@ import ast
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import quote
 
+from .. import __version__
+from ..report.tables import escape_tex
 from ..settings.names import list_names
 from .registry import read_card
 
-HEADWISE = """@software{headwise,
-  title = {{Headwise: personalized federated learning, one good model per client}},
-  author = {{The Headwise authors}},
-  year = {2026},
-}
+HEADWISE = f"""@software{{headwise,
+  title = {{{{Headwise: personalized federated learning, one good model per client}}}},
+  author = {{{{The Headwise authors}}}},
+  version = {{{__version__}}},
+  year = {{2026}},
+  license = {{Apache-2.0}},
+}}
 """
+FORM = "Name — Authors, *Title*, venue and year. https://address"
+"""how the docstring of a method's file begins"""
 
-
+ADDRESS = ":/?#[]@!$&'()*+,;=%~"
+"""what an address keeps as it is; BibTeX passes it on to LaTeX's url command, which prints it"""
 LARGEST = 1_000_000
 """bytes of a method's file that are read"""
 
@@ -46,14 +54,19 @@ def to_bibtex(method: str) -> str:
         return ""
     years = re.findall(r"\b(?:19|20)\d\d\b", text)
     fields = {
-        "title": f"{{{parts[2]}}}",
-        "author": re.sub(r" et al\.$", " and others", parts[1]).replace(", ", " and "),
-        "howpublished": re.sub(r"[\s,]*\b(19|20)\d\d\b.*", "", parts[3]),
+        "title": f"{{{_escape(parts[2])}}}",
+        "author": _escape(re.sub(r" et al\.$", " and others", parts[1]).replace(", ", " and ")),
+        "howpublished": _escape(re.sub(r"[\s,]*\b(19|20)\d\d\b.*", "", parts[3])),
         "year": years[-1] if years else "",
-        "url": address[0] if address else "",
+        "url": quote(address[0], safe=ADDRESS) if address else "",
     }
     lines = "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items() if value)
     return f"@misc{{{citation_key(method)},\n{lines}}}\n"
+
+
+def _escape(text: str) -> str:
+    """For BibTeX, which counts braces even after a backslash."""
+    return escape_tex(text).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 
 
 def _read_title(name: str) -> tuple[str, str]:
@@ -88,9 +101,14 @@ def citation_key(method: str) -> str:
 
 def cite_methods(methods: Iterable[str]) -> str:
     """BibTeX of Headwise and of these methods' papers; a comment names each that has none."""
-    entries = [HEADWISE]
-    entries += [
-        to_bibtex(method) or f"% {display_name(method)} ({' '.join(method.split())}) cites no paper\n"
-        for method in dict.fromkeys(methods)
-    ]
-    return "\n".join(entries)
+    return "\n".join([HEADWISE, *(to_bibtex(m) or _explain_absence(m) for m in dict.fromkeys(methods))])
+
+
+def _explain_absence(method: str) -> str:
+    name = " ".join(method.split())
+    comment = f"% {display_name(method)} ({name}) cites no paper"
+    if not method.partition("@")[0].endswith(".py"):
+        return f"{comment}\n"
+    if not Path(method.partition("@")[0]).is_file():
+        return f"{comment}: there is no such file any more\n"
+    return f'{comment}: the first line of its file must be """{FORM}"""\n'

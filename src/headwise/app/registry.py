@@ -250,7 +250,8 @@ def _main_class(module: Any, stem: str) -> type[Any]:
     for name, value in vars(module).items():
         if isinstance(value, type) and is_named(name, stem) and value.__module__ == module.__name__:
             return value
-    raise ConfigError(f"{module.__file__} must define a class named after the file ({stem}).")
+    expected = "".join(part[:1].upper() + part[1:] for part in stem.split("_"))
+    raise ConfigError(f"{module.__file__} must define a class named after the file: {expected}.")
 
 
 def _make_network(choice: Choice) -> Any:

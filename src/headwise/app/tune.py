@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,6 +73,10 @@ def parse_dimension(text: str) -> Dimension:
     scale, colon, bounds = values.partition(":")
     if not colon or scale not in get_args(Scale):
         choices = tuple(literal(value.strip()) for value in values.split(","))
+        if len(choices) < 2 and ".." in values:
+            raise ConfigError(
+                f"space is {text!r}, whose range has no scale: write {name}=uniform:{values}, log:{values} or int:{values}."
+            )
         if len(choices) < 2:
             raise ConfigError(f"space is {text!r}, which leaves nothing to search: give two values or a range.")
         return Dimension(name, "choice", choices=choices)
@@ -117,6 +122,10 @@ TRIALS = 20
 """if neither trials nor a budget are given"""
 VALIDATION = 0.2
 """share of the training samples that a federation without validation samples sets aside"""
+EDGE = 0.05
+"""share of a range, on its own scale, that counts as its edge"""
+SHOWN = 10
+"""trials that the command line lists"""
 DIVERGED = -1e12
 """the score of a run that diverged, which is a result"""
 ENDS = {"complete": "", "pruned": ", stopped early", "diverged": ", diverged"}
@@ -138,7 +147,7 @@ class Tuning:
     trials: Sequence[dict[str, Any]]
     """number, settings, score on validation samples (None if pruned before the first evaluation), state, rounds"""
     importances: dict[str, float]
-    """share of the variance of the scores that a setting explains; empty with few trials"""
+    """by setting, as Optuna estimates them, which adds up to 1 even if no setting matters; empty with few trials"""
     experiment: Experiment
     """with the best settings"""
 
@@ -189,8 +198,9 @@ class Tuning:
         sentences = [f"Best on validation samples: {form(best['score'])} with {settings}."]
         if start["state"] == "complete" and best is not start:
             sentences.append(f"The settings that the search began with give {form(start['score'])}.")
-        for name, value in sorted(self.importances.items(), key=lambda item: -item[1])[:3]:
-            sentences.append(f"{name} explains {value:.0%} of the differences between trials.")
+        if len(self.importances) > 1:
+            most = max(self.importances, key=lambda name: self.importances[name])
+            sentences.append(f"{most} seems to matter most: Optuna's estimate, from {len(self.trials)} trials.")
         edge = [d for d in self.space if _is_at_edge(d, best["settings"].get(d.name))]
         for d in edge:
             sentences.append(f"{d.name} is at the edge of its range ({d}): a wider --space may find better values.")
@@ -454,10 +464,8 @@ def _is_at_edge(d: Dimension, value: Any) -> bool:
         return False
     if d.scale == "int":
         return value in (d.low, d.high)
-    if d.scale == "log":
-        return not d.low * 1.25 <= value <= d.high / 1.25
-    margin = 0.05 * (d.high - d.low)
-    return not d.low + margin <= value <= d.high - margin
+    low, high, at = map(math.log, (d.low, d.high, value)) if d.scale == "log" else (d.low, d.high, value)
+    return not EDGE <= (at - low) / (high - low) <= 1 - EDGE
 
 
 def _short(value: Any) -> str:

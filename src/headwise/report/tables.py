@@ -153,13 +153,13 @@ def to_latex(setting: Setting, style: TableStyle) -> str:
     kept = [0, *_choose_columns(head, rows, style.columns)]
     names = [*(name_in_paper(line, style.names) for line in lines), *(row[0] for row in rows[len(lines) :])]
     columns = [_without_unit(head[i], [row[i] for row in rows]) for i in kept[1:]]
-    titles = [_tex(title) for title in ("method", *(title for title, _ in columns))]
+    titles = [escape_tex(title) for title in ("method", *(title for title, _ in columns))]
     body: list[list[str]] = []
     for r, name in enumerate(names):
-        cells = [_tex(_one_line(values[r])) for _, values in columns]
+        cells = [escape_tex(_one_line(values[r])) for _, values in columns]
         body.append(
             [
-                _tex(_one_line(name)),
+                escape_tex(_one_line(name)),
                 *(f"\\textbf{{{c}}}" if (r, i) in bold else c for i, c in zip(kept[1:], cells, strict=True)),
             ]
         )
@@ -171,8 +171,11 @@ def captioned_latex(captioned: tuple[str, Table], names: Mapping[str, str]) -> s
     """A table as it is, with display names in its first column."""
     caption, (head, rows) = captioned
     columns = [_without_unit(title, [row[i] for row in rows]) for i, title in enumerate(head[1:], 1)]
-    body = [[_tex(names.get(row[0], row[0])), *(_tex(cells[r]) for _, cells in columns)] for r, row in enumerate(rows)]
-    return _booktabs([_tex(head[0]), *(_tex(title) for title, _ in columns)], body, caption, "")
+    body = [
+        [escape_tex(names.get(row[0], row[0])), *(escape_tex(cells[r]) for _, cells in columns)]
+        for r, row in enumerate(rows)
+    ]
+    return _booktabs([escape_tex(head[0]), *(escape_tex(title) for title, _ in columns)], body, caption, "")
 
 
 def format_captioned(captioned: tuple[str, Table], form: str, names: Mapping[str, str]) -> str:
@@ -193,7 +196,7 @@ def _booktabs(titles: Sequence[str], body: Sequence[Sequence[str]], caption: str
         "\\end{tabular}",
     ]
     if caption or label:
-        above = [f"\\caption{{{_tex(caption)}}}"] if caption else []
+        above = [f"\\caption{{{escape_tex(caption)}}}"] if caption else []
         above += [f"\\label{{{_check_label(label)}}}"] if label else []
         tabular = ["\\begin{table}", "\\centering", *above, *tabular, "\\end{table}"]
     return "\n".join(["% \\usepackage{booktabs}", *tabular, ""])
@@ -314,5 +317,6 @@ _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
 }
 
 
-def _tex(text: str) -> str:
+def escape_tex(text: str) -> str:
+    """The text as LaTeX prints it."""
     return "".join(_TEX.get(c, c) for c in text)

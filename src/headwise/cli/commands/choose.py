@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...disk.jsontext import to_json
-from ...errors import ConfigError
+from ...errors import ConfigError, pluralize
 from ...settings.fields import Count, convert
 from ..options import INPUT_FILE, experiment_options, literal, read_options
 from ..output import table_text
@@ -98,6 +98,10 @@ def tune(config: Path | None, trials: str | None, budget: str | None, space: tup
     if given.as_json:
         click.echo(to_json(result.plain()))
         return
-    click.echo(table_text(*result.table(), title=f"{len(result.trials)} trials", numbers_from=1, width=120))
+    head, rows = result.table()
+    title = pluralize(len(rows), "trial") + (f", the best {tuning.SHOWN}" if len(rows) > tuning.SHOWN else "")
+    click.echo(table_text(head, rows[: tuning.SHOWN], title=title, numbers_from=1, width=120))
+    if len(rows) > tuning.SHOWN:
+        click.echo(f"{len(rows) - tuning.SHOWN} more are in {result.out / 'tuning.md'}.")
     click.echo("\n".join(result.words()))
     click.echo(f"The best settings are in {result.out / 'best.toml'}: headwise run {result.out / 'best.toml'}")

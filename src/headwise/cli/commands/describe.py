@@ -13,6 +13,7 @@ import click
 from ...app import registry
 from ...errors import ConfigError
 from ...settings.fields import dump, field_help, field_types, summary_of, type_words
+from ...settings.names import list_names
 from ...settings.portfolio import describe_standing
 
 if TYPE_CHECKING:
@@ -43,12 +44,24 @@ def command(what: str, code: bool) -> None:
         _show_run(Path(what), code)
     elif code:
         raise ConfigError(f"--code is for a run, but {what!r} is not the folder of a run.")
+    elif runs := _find_runs(Path(what)):
+        raise ConfigError(
+            f"{what!r} is not the folder of a run, but contains runs, as a comparison does: headwise report {what} "
+            f"shows them, headwise describe {runs[0]} describes the first."
+        )
     elif "/" in what and not what.endswith(".py"):
         from ...papers.tables import describe_table
 
         click.echo(describe_table(what))
     else:
         _show_method(what)
+
+
+def _find_runs(folder: Path) -> list[Path]:
+    """The runs below a folder; none where the name is that of a method."""
+    if folder.name in list_names("method") or not folder.is_dir():
+        return []
+    return sorted(path.parent for path in folder.rglob("manifest.json"))
 
 
 def _show_method(method: str) -> None:
