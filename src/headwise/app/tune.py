@@ -75,7 +75,8 @@ def parse_dimension(text: str) -> Dimension:
         choices = tuple(literal(value.strip()) for value in values.split(","))
         if len(choices) < 2 and ".." in values:
             raise ConfigError(
-                f"space is {text!r}, whose range has no scale: write {name}=uniform:{values}, log:{values} or int:{values}."
+                f"space is {text!r}, whose range has no scale: write {name}=uniform:{values}, log:{values} or "
+                f"int:{values}."
             )
         if len(choices) < 2:
             raise ConfigError(f"space is {text!r}, which leaves nothing to search: give two values or a range.")
