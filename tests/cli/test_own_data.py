@@ -11,6 +11,7 @@ import pytest
 from headwise.app.prepare import divide
 from headwise.cli import main
 from headwise.data.own.guess import guess_description
+from headwise.errors import ConfigError
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 
@@ -250,6 +251,8 @@ def test_init_looks_at_all_kinds_of_data(
         np.savez(tmp_path / "arrays" / f"{name}.npz", **parts)
     call(capsys, "data", "init", "arrays", "-o", "arrays.toml")
     assert 'by = "files"' in (tmp_path / "arrays.toml").read_text()
+    with pytest.raises(ConfigError, match="split is '6:2:2', but the data say already which samples are for training"):
+        divide(Experiment(data="arrays.toml", split="6:2:2"), tmp_path)
     for client in ("ann", "bob"):
         for k in range(4):
             picture(tmp_path / "pets" / client / ("cat", "dog")[k % 2] / f"{k}.png", (8 + k, 8), k)

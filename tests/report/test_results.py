@@ -204,9 +204,27 @@ def test_words_doubt_a_lead_that_another_draw_may_reverse(tmp_path: Path) -> Non
     [setting] = collect([tmp_path])
     assert (setting.draws, setting.repeats) == (3, "3 draws")
     text = " ".join(describe_results(setting))
-    assert "fedrep is ahead by 3.0 points (-12.5 to +18.5 over 3 draws), which may be chance: about 20 draws" in text
+    assert "fedrep is ahead by 3.0 points (-12.5 to +18.5 over 3 draws), which may be chance." in text
+    assert "would tell" not in text, "one sentence says how many draws to run"
     assert "Can't be told from fedrep: fedper." in text
     assert "Intervals over 3 draws are wide and say little: run 5 or more" in text
+
+
+def test_draws_that_divide_the_data_in_the_same_way_are_seeds(tmp_path: Path) -> None:
+    """Files that say which samples are for testing: the words called three seeds three draws, and asked for more."""
+    for draw, (one, other) in enumerate(((0.80, 0.70), (0.90, 0.92), (0.85, 0.84))):
+        for method, end in (("fedrep", one), ("standalone", other)):
+            path = make_run(tmp_path / f"{method}{draw}", method, draw, end=end, data_seed=draw) / "manifest.json"
+            path.write_text(path.read_text().replace(f'"digits-{draw}"', '"as given"'))
+    [setting] = collect([tmp_path])
+    assert (setting.draws, setting.repeats) == (1, "3 seeds of one division of the data")
+    cells = setting.cells(setting.lines)
+    assert cells is not None
+    assert (cells.draws, cells.seeds) == (1, 3)
+    text = " ".join(describe_results(setting))
+    assert "over 3 seeds of one division of the data)" in text
+    assert text.count("Every draw divides the data in the same way") == 1
+    assert "--draws" not in text and "draws" not in text
 
 
 def test_words_do_not_send_clients_away_from_what_may_be_best(tmp_path: Path) -> None:

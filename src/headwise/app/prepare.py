@@ -148,6 +148,12 @@ def divide(experiment: Experiment, data_dir: Path) -> FederatedData:
     if experiment.task not in (None, dataset.task):
         raise ConfigError(f"task is {experiment.task!r}, but {experiment.data.name} is data for {dataset.task}.")
     dataset = dataset.with_range(experiment.target_range)
+    split = parse_split(experiment.split)
+    if dataset.part is not None and not split.own:
+        raise ConfigError(
+            f"split is {experiment.split!r}, but the data say already which samples are for training and which for "
+            "testing: leave it out."
+        )
     test_draw = _test_draw(experiment)
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(test_draw, "fraction"))
@@ -157,7 +163,7 @@ def divide(experiment: Experiment, data_dir: Path) -> FederatedData:
     scheme = registry.make("partition", experiment.partition)
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
     clients = (experiment.origin.divided if experiment.origin.run else experiment.clients) or natural or 20
-    parts = divide_all(dataset, scheme, parse_split(experiment.split), clients, rng)
+    parts = divide_all(dataset, scheme, split, clients, rng)
     if test_draw != experiment.data_seed:
         parts = redraw(dataset, parts, seed_of(experiment.data_seed, "partition"))
     parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))

@@ -195,7 +195,7 @@ class Recommendation:
             others = [name for name in self.validation.ranking if self.method_of(name) != LOCAL]
             if not others:
                 return f"Local training {score}; no other method ended."
-            lead = describe_difference(self.validation, self.metric, others[0], pick)
+            lead = self._difference(self.validation, others[0], pick)
             shown = self.validation.difference(others[0], pick).high <= self.equal
             verdict = (
                 "Learning together does not pay here" if shown else "Nothing shows that learning together pays here"
@@ -204,13 +204,16 @@ class Recommendation:
             return f"{verdict}: local training {score}; {others[0]} is {lead}, on validation samples.{more}"
         if local is None:
             return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
-        lead = describe_difference(self.test, self.metric, pick, local)
+        lead = self._difference(self.test, pick, local)
         against = f"local training {self.metric.form(self.test.mean(local).value)}; {pick} is {lead}"
         if self.test.difference(pick, local).low > 0:
             how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
             return f"Learning together pays here: {how}. {pick} {score}, {against}."
         shown = "validation samples show that learning together pays here, test samples do not"
         return f"Use {pick}: {shown}. It {score}, {against}."
+
+    def _difference(self, cells: Cells, one: str, other: str) -> str:
+        return describe_difference(cells, self.metric, one, other, one_division=self.setting.is_one_division)
 
     def _tested(self, name: str) -> str:
         value, low, high = self.test.mean(name)
@@ -221,14 +224,15 @@ class Recommendation:
         one = self.one_model
         if one is None or self.pick in (one, self.local):
             return []
-        lead = describe_difference(self.test, self.metric, self.pick, one)
+        lead = self._difference(self.test, self.pick, one)
         value = self.metric.form(self.test.mean(one).value)
         return [f"One global model for everybody ({one}) gives {value}: {self.pick} is {lead}."]
 
     def _apart(self) -> list[str]:
         others = [name for name in self.near if name != self.pick]
         if not others:
-            ran = f"of the {len(self.lines)} that ran on all {self.draws} draws, every other" * bool(self.left_out)
+            over = f"{self.draws} draws" if self.draws > 1 else "seeds"
+            ran = f"of the {len(self.lines)} that ran on all {over}, every other" * bool(self.left_out)
             behind = f"{ran or 'every other method'} is clearly behind {self.pick}"
             return [f"On validation samples, {behind}."] if len(self.lines) > 1 else []
         reason = (
@@ -284,6 +288,7 @@ class Recommendation:
         if not self.validation.repeated or np.isnan(self.validation.mean(self.pick).low):
             return "One run of each method: nothing says how sure this is."
         over = pluralize(self.draws, "draw") if self.draws > 1 else "the clients of one draw; another draw may differ"
+        over = self.setting.repeats if self.setting.is_one_division else over
         few = f", which are few: {FEW} or more say more" if 1 < self.draws < FEW else ""
         among = f" of these {len(self.lines)}" * bool(self.left_out)
         close = f"the best{among}, or at most {points(self.metric, self.equal)} behind the best"

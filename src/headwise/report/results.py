@@ -117,12 +117,20 @@ class Setting:
     @property
     def draws(self) -> int:
         """How many partitions there are, or, where clients are natural, splits of their samples."""
-        return len({draw for line in self.lines for draw, _ in line.by_cell})
+        return 1 if self.is_one_division else len({draw for line in self.lines for draw, _ in line.by_cell})
+
+    @cached_property
+    def is_one_division(self) -> bool:
+        """Whether its draws differ only in their seeds, as where files say which samples are for testing."""
+        hashes = {run.manifest["partition"]["hash"] for line in self.lines for run in line.runs}
+        return len(hashes) == 1 < len({draw for line in self.lines for draw, _ in line.by_cell})
 
     @property
     def repeats(self) -> str:
         """What the runs of a line are, in words."""
         seeds = max(len(line.runs) for line in self.lines)
+        if self.is_one_division:
+            return f"{pluralize(seeds, 'seed')} of one division of the data"
         return pluralize(self.draws, "draw") if self.draws > 1 else f"{pluralize(seeds, 'seed')}, one partition"
 
     @property
@@ -133,18 +141,18 @@ class Setting:
     def cells(self, lines: Sequence[Line], part: str = "test") -> Cells | None:
         """Their scores on the draws and seeds that all of them have; None if there are none."""
         common = [cell for cell in lines[0].by_cell if all(cell in line.by_cell for line in lines)]
-        draws = [*dict.fromkeys(draw for draw, _ in common)]
-        seeds = [[seed for d, seed in common if d == draw] for draw in draws]
-        count = min(map(len, seeds), default=0)
+        drawn = [*dict.fromkeys(draw for draw, _ in common)]
+        draws = [common] if self.is_one_division else [[cell for cell in common if cell[0] == draw] for draw in drawn]
+        count = min(map(len, draws), default=0)
         if not count:
             return None
         clients = self.run.manifest["experiment"]["clients"]
         scores = {line.name: np.full((len(draws), count, clients), np.nan) for line in lines}
         weights = np.ones((len(draws), clients))
-        for d, draw in enumerate(draws):
-            for s, seed in enumerate(seeds[d][:count]):
+        for d, seeds in enumerate(draws):
+            for s, cell in enumerate(seeds[:count]):
                 for line in lines:
-                    run = line.by_cell[draw, seed]
+                    run = line.by_cell[cell]
                     with explain_damage(run):
                         values = run.last_scores(part).get(line.moment, {})
                         samples = [sum(row) for row in run.partition[part]]

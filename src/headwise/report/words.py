@@ -73,6 +73,11 @@ def describe_results(setting: Setting) -> list[str]:
             f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}."
         )
     sentences += _list_alone(setting)
+    if setting.is_one_division:
+        sentences.append(
+            "Every draw divides the data in the same way, as where files say which samples are for testing: these are "
+            f"{setting.repeats}."
+        )
     return sentences + _list_near(setting, best) + _describe_own_models(best, lines) + _describe_privacy(lines)
 
 
@@ -182,26 +187,28 @@ def _lead(setting: Setting, one: Line, other: Line) -> str:
     """How far one line is ahead of another, and how sure that is."""
     if (cells := setting.cells([one, other])) is None:
         return f"ahead by {points(setting.metric, setting.metric.gain(one.score, other.score))}, on other draws"
-    return describe_difference(cells, setting.metric, one.name, other.name)
+    return describe_difference(cells, setting.metric, one.name, other.name, one_division=setting.is_one_division)
 
 
-def describe_difference(cells: Cells, metric: Metric, one: str, other: str) -> str:
-    """How far one is ahead of, or behind, another, and how sure that is."""
+def describe_difference(cells: Cells, metric: Metric, one: str, other: str, *, one_division: bool = False) -> str:
+    """How far one is ahead of, or behind, another, and how sure that is; few draws don't tell how many would do."""
     lead, low, high = (interval := cells.difference(one, other))
     words = f"{'ahead' if lead >= 0 else 'behind'} by {points(metric, abs(lead))}"
     if math.isnan(low):
         return f"{words}, from one run, so it may be chance"
     number = "{:+.1f}".format if metric.form is percent else "{:+.3f}".format
     scale = 100 if metric.form is percent else 1
-    words += f" ({number(scale * low)} to {number(scale * high)} over {_repeats(cells)})"
+    words += f" ({number(scale * low)} to {number(scale * high)} over {_repeats(cells, one_division)})"
     if interval.excludes_zero:
         return words
-    more = cells.draws_to_separate(one, other) if cells.draws > 1 else None
+    more = cells.draws_to_separate(one, other) if cells.draws >= FEW else None
     return f"{words}, which may be chance" + (f": about {more} draws would tell" if more else "")
 
 
-def _repeats(cells: Cells) -> str:
+def _repeats(cells: Cells, one_division: bool) -> str:
     """What an interval covers."""
+    if one_division:
+        return f"{pluralize(cells.seeds, 'seed')} of one division of the data"
     if cells.draws > 1:
         return pluralize(cells.draws, "draw")
     return f"{pluralize(cells.seeds, 'seed')} and the clients of one draw; another draw may differ"
