@@ -343,3 +343,24 @@ def test_a_damaged_run_among_others_is_left_out_with_a_sentence(name: str, text:
     (tmp_path / "good" / "manifest.json").write_text("")
     with pytest.raises(RunError, match=r"none of these runs can be read: .*manifest.json is damaged"):
         collect([tmp_path], [])
+
+
+def test_a_comparison_gives_the_complete_runs_that_it_lists(tmp_path: Path) -> None:
+    for name, end in (("a", "finished"), ("b", "finished"), ("c", "interrupted")):
+        (make_run(tmp_path / "out" / name, f"fed{name}") / "result.json").write_text(json.dumps({"ended": end}))
+    make_run(tmp_path / "beside", "fedrep")
+    rows = [{"method": f"row {name}", "runs": [{"run": f"x/{name}"}]} for name in ("a", "c", "gone")]
+    (tmp_path / "out" / "comparison.json").write_text(json.dumps({"methods": rows}))
+    left_out: list[str] = []
+    [setting] = collect([tmp_path], None, left_out)
+    assert [line.name for line in setting.lines] == ["fedrep", "row a"]
+    out = tmp_path / "out"
+    assert left_out == [
+        f"{out} has 2 runs outside its last comparison: 1 of other methods, settings or draws, 1 unfinished.",
+        f"{out} no longer has 1 run of its last comparison.",
+    ]
+    assert len(collect([tmp_path])[0].lines) == 4, "a live page shows all"
+    assert [line.name for line in collect([out / "b"], None, [])[0].lines] == ["fedb"]
+    (out / "comparison.json").write_text(json.dumps({"methods": rows[1:]}))
+    with pytest.raises(RunError, match=r"holds no complete run of its last comparison: .*2 of other .*1 unfinished"):
+        collect([out], None, [])

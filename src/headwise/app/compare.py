@@ -16,7 +16,7 @@ from ..errors import ConfigError, RunError
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
 from ..report.page import Captioned, capitalize, write_page
-from ..report.results import Line, Setting
+from ..report.results import Line, Setting, name_row
 from ..report.tables import Table, TableStyle, captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
 from ..runs.manifest import INPUTS
@@ -241,7 +241,7 @@ def read_grid(folder: Path) -> Comparison | None:
 
 def _line_name(cell: GridCell) -> str:
     """The method with its chosen settings, as a report names lines: ``fedavg · lr=0.1``."""
-    return " · ".join([cell.line.name, *(format_point((pair,)) for pair in cell.point)])
+    return name_row(cell.line.name, [format_point((pair,)) for pair in cell.point])
 
 
 def _write(comparison: Comparison) -> None:

@@ -11,7 +11,7 @@ from ..disk.files import make_folder, write_bytes
 from ..errors import explain_missing
 from .data import COLOURS, setting_data
 from .results import Setting
-from .tables import name_in_paper
+from .tables import names_in_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def write_figures(settings: Sequence[Setting], folder: Path, names: Mapping[str,
     written: list[Path] = []
     for number, setting in enumerate(settings, 1):
         data = setting_data(setting)
-        shown = {line.name: name_in_paper(line, names or {}) for line in setting.lines}
+        shown = names_in_paper(setting.lines, names or {})
         data["order"] = [shown[name] for name in data["order"]]
         data["lines"] = [{**line, "name": shown[line["name"]]} for line in data["lines"]]
         for name, paint in FIGURES.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..disk.files import read_json
+from ..disk.files import digest
 from ..disk.jsontext import leaves, to_json
 from ..errors import RunError, pluralize
 from ..log.metrics import Metric
 from ..log.schema import Round
+from ..runs.comparison import COMPARISON, read_comparison
 from ..runs.manifest import with_relative_paths
 from ..runs.query import Run, client_label, find_runs, title_of
 from ..stats import Cells
@@ -173,6 +175,11 @@ class Setting:
             (line for line in self.lines if line.measured_moments), key=lambda line: self.metric.gain(0.0, line.score)
         )
 
+    @property
+    def table_lines(self) -> list[Line]:
+        """All lines, best first; those without a score, such as of a run that crashed, come last."""
+        return [*self.ranking, *(line for line in self.lines if not line.measured_moments)]
+
     @cached_property
     def partition(self) -> dict[str, Any]:
         return self.run.partition
@@ -187,12 +194,20 @@ class Setting:
         return self.partition.get("classes")
 
 
-def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[Setting]:
+def collect(
+    folders: Iterable[Path], damaged: list[str] | None = None, left_out: list[str] | None = None
+) -> list[Setting]:
     """The settings of all runs in and below these folders.
 
     With `damaged`, a run that can't be read is skipped and its error appended there, as long as there are other runs.
+    With `left_out`, folders of comparisons give only the runs of the last comparison, and sentences about the others
+    are appended there.
     """
-    all_runs = [run for folder in folders for run in _runs(folder)]
+    if left_out is None:
+        all_runs = [run for folder in folders for run in _runs(folder)]
+    else:
+        all_runs = [run for folder in folders for run in select_runs(folder, left_out)]
+    names = _read_names(all_runs)
     problems: dict[str, list[Run]] = {}
     for run in {run.path.resolve(): run for run in all_runs}.values():
         try:
@@ -208,8 +223,61 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
     settings: list[Setting] = []
     for group in (group for runs in problems.values() for group in _same_data(runs)):
         with explain_damage(group[0]):
-            settings.append(Setting(title_of(group[0].manifest["experiment"], group[0].metric), tuple(_lines(group))))
+            title = title_of(group[0].manifest["experiment"], group[0].metric)
+            settings.append(Setting(title, tuple(_lines(group, names))))
     return settings
+
+
+def select_runs(folder: Path, left_out: list[str]) -> list[Run]:
+    """The runs in and below a folder; where there is a comparison.json, those that it lists and that are complete.
+
+    Appends a sentence to `left_out` for each comparison that has other runs beside it, or lacks some of its own.
+    """
+    by_home: dict[Path | None, list[Run]] = {}
+    for run in _runs(folder):
+        homes = (home for home in run.path.parents if home == folder or folder in home.parents)
+        home = next((home for home in homes if (home / COMPARISON).is_file()), None)
+        by_home.setdefault(home, []).append(run)
+    selected: list[Run] = []
+    sentences: list[str] = []
+    for home, runs in by_home.items():
+        selected += _select_listed(home, runs, sentences) if home else runs
+    if not selected:
+        raise RunError(f"{folder} holds no complete run of its last comparison: {' '.join(sentences)}")
+    left_out += sentences
+    return selected
+
+
+def _select_listed(home: Path, runs: Sequence[Run], left_out: list[str]) -> list[Run]:
+    listed = read_comparison(home)
+    own = [run for run in runs if run.path in listed]
+    selected = [run for run in own if _state_of(run) != "unfinished"]
+    codes: dict[str, set[str]] = {}
+    for run in (run for run in selected if _state_of(run) == "complete"):
+        codes.setdefault(_key(run), set()).add(_code_of(run))
+    paths = {run.path for run in selected}
+    reasons = Counter(_explain(run, codes) for run in runs if run.path not in paths)
+    if reasons:
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        left_out.append(f"{home} has {pluralize(reasons.total(), 'run')} outside its last comparison: {counts}.")
+    if gone := len(listed) - len(own):
+        left_out.append(f"{home} no longer has {pluralize(gone, 'run')} of its last comparison.")
+    return selected
+
+
+def _state_of(run: Run) -> str:
+    try:
+        return "complete" if run.complete else "unfinished"
+    except RunError:
+        return "damaged"
+
+
+def _explain(run: Run, codes: dict[str, set[str]]) -> str:
+    """Why a run is not part of a comparison, whose runs have these codes by their settings."""
+    if (state := _state_of(run)) != "complete":
+        return state
+    known = codes.get(_key(run))
+    return "with other code" if known and _code_of(run) not in known else "of other methods, settings or draws"
 
 
 def cell_of(run: Run) -> tuple[int, int]:
@@ -240,7 +308,7 @@ def _check(run: Run) -> None:
     run.summary()
     run.last_scores()
     title_of(run.manifest["experiment"], run.metric)
-    _ = run.ended, run.privacy, run.names, run.floors, run.diagnostics, run.sites, _name_of_method(run)
+    _ = run.ended, run.privacy, run.names, run.floors, run.diagnostics, run.sites
 
 
 @contextmanager
@@ -261,16 +329,29 @@ def _runs(folder: Path) -> list[Run]:
     return runs
 
 
-def _lines(runs: Sequence[Run]) -> list[Line]:
-    """One line for all runs that differ only in draw and seed; of two with the same ones, the later one counts."""
-    groups: dict[str, dict[tuple[int, int], Run]] = {}
+def _lines(runs: Sequence[Run], names: dict[Path, str]) -> list[Line]:
+    """One line for all runs that differ only in draw and seed; of two with the same ones, the later one counts.
+
+    Runs of an edited file are lines of their own, whatever their settings.
+    """
+    groups: dict[tuple[str, str, str], dict[tuple[int, int], Run]] = {}
     for run in runs:
-        e = _settings(run)
-        key = to_json({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
-        groups.setdefault(key, {})[cell_of(run)] = run
+        groups.setdefault((names[run.path], _key(run), _code_of(run)), {})[cell_of(run)] = run
     every = [tuple(by_cell[cell] for cell in sorted(by_cell)) for by_cell in groups.values()]
-    names = _names([group[0] for group in every])
-    return [Line(name, group) for name, group in sorted(zip(names, every, strict=True), key=lambda pair: pair[0])]
+    rows = _name_rows([group[0] for group in every], [name for name, _, _ in groups])
+    return [Line(name, group) for name, group in sorted(zip(rows, every, strict=True), key=lambda pair: pair[0])]
+
+
+def _key(run: Run) -> str:
+    """Equal for runs that differ only in draw, seed and code."""
+    return to_json({k: v for k, v in _settings(run).items() if k not in APART}, sort_keys=True)
+
+
+def _code_of(run: Run) -> str:
+    """The hash that `compare` puts into the names of folders; several if the run continued with new code."""
+    entries = run.manifest.get("code") or [{"numerics": 1, "packages": {}, "files": {}}]
+    plain = [{name: entry[name] for name in ("numerics", "packages", "files")} for entry in entries]
+    return "+".join(digest(to_json(entry, sort_keys=True).encode())[:8] for entry in plain)
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -278,28 +359,38 @@ def _settings(run: Run) -> dict[str, Any]:
     return with_relative_paths(run.manifest["experiment"], run.path)
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Each line's method, and the settings that tell it apart from other lines of that method."""
-    given = [_name_of_method(run) for run in runs]
+def _name_rows(runs: Sequence[Run], given: Sequence[str]) -> list[str]:
+    """Each line's method, and the settings, or the code, that tell it apart from other lines of that method."""
+    flat = [_flat(run) for run in runs]
     names: list[str] = []
-    for run, name in zip(runs, given, strict=True):
-        own = _flat(_settings(run))
-        rivals = [_flat(_settings(r)) for r, other in zip(runs, given, strict=True) if other == name]
+    for own, name in zip(flat, given, strict=True):
+        rivals = [other for other, same in zip(flat, given, strict=True) if same == name]
         differ = [k for k in own if any(r.get(k) != own[k] for r in rivals)]
-        names.append(" · ".join([name, *(f"{k.removeprefix('method.')}={own[k]}" for k in differ)]))
+        names.append(name_row(name, [f"{k.removeprefix('method.')}={own[k]}" for k in differ]))
     return names
 
 
+def name_row(method: str, settings: Iterable[str]) -> str:
+    """A method's row, with the settings that are its own: ``fedavg · lr=0.1``."""
+    return " · ".join([method, *settings])
+
+
+def _read_names(runs: Iterable[Run]) -> dict[Path, str]:
+    """What each run's method is called: as typed for the comparison that lists the run, else by its name or file."""
+    every = [*runs]
+    homes = {home for run in every for home in (run.path.parent, run.path.parent.parent)}  # a grid has folders between
+    names = {path: name for home in homes for path, name in read_comparison(home).items()}
+    return {run.path: names.get(run.path) or _name_of_method(run) for run in every}
+
+
 def _name_of_method(run: Run) -> str:
-    """The method's name in the comparison that this run is part of; else its own, or that of its file."""
-    path = run.path.parent / "comparison.json"
-    own = run.method
-    named: dict[str, str] = {}
-    if path.exists():
-        with explain_damage(run):
-            named = {Path(r["run"]).name: m["method"] for m in read_json(path)["methods"] for r in m["runs"]}
-    return named.get(run.path.name, Path(own).stem if own.endswith(".py") else own)
+    try:
+        method = run.method
+    except RunError:  # `collect` says so
+        return ""
+    return Path(method).name if method.endswith(".py") else method
 
 
-def _flat(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in leaves(experiment) if not {*APART} & {*name.split(".")}}
+def _flat(run: Run) -> dict[str, Any]:
+    settings = {name: value for name, value in leaves(_settings(run)) if not {*APART} & {*name.split(".")}}
+    return {**settings, "code": _code_of(run)}

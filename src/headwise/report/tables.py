@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -147,11 +148,12 @@ class TableStyle:
 
 def to_latex(setting: Setting, style: TableStyle) -> str:
     """For the LaTeX package booktabs: the best scores, and those that can't be told from the best, are bold."""
-    lines = setting.ranking or setting.lines
+    lines = setting.table_lines
     head, rows = tabulate_results(lines, setting.floor)
     bold = {(row, column) for column in (1, 2) for row in _best_rows(setting, lines, rows, column)}
     kept = [0, *_choose_columns(head, rows, style.columns)]
-    names = [*(name_in_paper(line, style.names) for line in lines), *(row[0] for row in rows[len(lines) :])]
+    shown = names_in_paper(lines, style.names)
+    names = [*(shown[line.name] for line in lines), *(row[0] for row in rows[len(lines) :])]
     columns = [_without_unit(head[i], [row[i] for row in rows]) for i in kept[1:]]
     titles = [escape_tex(title) for title in ("method", *(title for title, _ in columns))]
     body: list[list[str]] = []
@@ -171,10 +173,9 @@ def captioned_latex(captioned: tuple[str, Table], names: Mapping[str, str]) -> s
     """A table as it is, with display names in its first column."""
     caption, (head, rows) = captioned
     columns = [_without_unit(title, [row[i] for row in rows]) for i, title in enumerate(head[1:], 1)]
-    body = [
-        [escape_tex(names.get(row[0], row[0])), *(escape_tex(cells[r]) for _, cells in columns)]
-        for r, row in enumerate(rows)
-    ]
+    titles = [names.get(row[0], row[0]) for row in rows]
+    titles = [f"{t} ({row[0]})" if titles.count(t) > 1 else t for t, row in zip(titles, rows, strict=True)]
+    body = [[escape_tex(title), *(escape_tex(cells[r]) for _, cells in columns)] for r, title in enumerate(titles)]
     return _booktabs([escape_tex(head[0]), *(escape_tex(title) for title, _ in columns)], body, caption, "")
 
 
@@ -211,13 +212,19 @@ def _without_unit(title: str, cells: Sequence[str]) -> tuple[str, list[str]]:
     return titled, [cell.replace(" %", "") for cell in cells]
 
 
-def name_in_paper(line: Line, names: Mapping[str, str]) -> str:
-    """The method's display name, and its settings in brackets where the line has any."""
+def names_in_paper(lines: Sequence[Line], names: Mapping[str, str]) -> dict[str, str]:
+    """By line: the method's display name, and in brackets its settings, and its file where two share a name."""
+    shown = {line.name: _name_in_paper(line, names) for line in lines}
+    often = Counter(shown.values())
+    return {line.name: _name_in_paper(line, names, often[shown[line.name]] > 1) for line in lines}
+
+
+def _name_in_paper(line: Line, names: Mapping[str, str], with_file: bool = False) -> str:
     name, _, settings = line.name.partition(" · ")
-    options = name.partition(":")[2].split(":") if ":" in name else []
-    settings_shown = [*filter(None, options), *filter(None, settings.split(" · "))]
-    shown = names.get(line.runs[0].method, name)
-    return f"{shown} ({', '.join(settings_shown)})" if settings_shown else shown
+    method, *options = name.split(":")
+    shown = [*[method] * with_file, *filter(None, options), *filter(None, settings.split(" · "))]
+    title = names.get(line.runs[0].method, name)
+    return f"{title} ({', '.join(shown)})" if shown else title
 
 
 def _best_rows(setting: Setting, lines: Sequence[Line], rows: list[list[str]], column: int) -> set[int]:
@@ -293,7 +300,7 @@ def format_tables(settings: Sequence[Setting], form: str, style: TableStyle | No
 def _format(setting: Setting, form: str, style: TableStyle) -> str:
     if form == "latex":
         return to_latex(setting, style)
-    table = tabulate_results(setting.ranking or setting.lines, setting.floor)
+    table = tabulate_results(setting.table_lines, setting.floor)
     return to_markdown(table) if form == "markdown" else to_csv(table)
 
 

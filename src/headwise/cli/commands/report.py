@@ -44,6 +44,8 @@ def command(
 ) -> None:
     """Make one page of RUNS, folders of runs or comparisons. Runs that differ only in their seed become one line.
 
+    The folder of a comparison gives its last comparison: runs that are not part of it are left out with a sentence.
+
     The folder of a grid gives its own page: methods by settings, with what validation samples chose.
 
     With --table or --figures, the page is written only if you give --out.
@@ -54,17 +56,21 @@ def command(
         raise ConfigError(f"{given[0]} is given, but only --table latex has one.")
     from ...app.citing import display_name
     from ...report.page import write_page
-    from ...report.results import collect
+    from ...report.results import collect, select_runs
     from ...report.tables import TableStyle, format_captioned, format_tables
+    from ...runs.comparison import holds_grid
 
     damaged: list[str] = []
     lines: list[object] = []
+    left_out: list[str] = []
     grid = None
-    if len(runs) == 1 and (runs[0] / "comparison.json").is_file():
-        from ...app.compare import read_grid  # torch, which a page of runs does not need
+    if len(runs) == 1 and holds_grid(runs[0]):
+        from ...app.compare import read_grid  # which imports torch
 
+        select_runs(runs[0], left_out)
         grid = read_grid(runs[0])
-    settings = grid.settings if grid else collect(runs, damaged)
+    settings = grid.settings if grid else collect(runs, damaged, left_out)
+    damaged += left_out
     overview = grid.overview() if grid else None
     tried = grid.tried() if grid else []
     for sentence in damaged:
