@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import headwise as hw
 from headwise.app import tune as tuning
 from headwise.app.registry import resolve_all
 from headwise.app.tune import Dimension, find_space, parse_budget, parse_dimension, tune, with_validation
+from headwise.cli import cli
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.settings.experiment import read_toml
@@ -165,6 +167,18 @@ def test_the_edge_of_a_range_is_a_share_of_it_on_its_own_scale(
     trial = {**uninterrupted.best, "settings": {"train.lr": value}}
     result = dataclasses.replace(uninterrupted, space=[parse_dimension(space)], trials=[trial])
     assert any("is at the edge of its range" in sentence for sentence in result.words()) == at_edge
+
+
+def test_only_the_best_trials_are_listed(
+    uninterrupted: tuning.Tuning, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials = [{**uninterrupted.best, "number": k, "score": k / 100} for k in range(12)]
+    result = dataclasses.replace(uninterrupted, trials=trials, importances={}, out=tmp_path)
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: result)
+    printed = CliRunner().invoke(cli, ["tune", "--quiet"]).output
+    assert "12 trials, the best 10" in printed
+    assert "11.0 %" in printed and "2.0 %" in printed and " 1.0 %" not in printed
+    assert "2 more are in" in printed and "tuning.md" in printed
 
 
 def test_importances_of_few_trials_are_no_percentages(uninterrupted: tuning.Tuning) -> None:

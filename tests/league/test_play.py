@@ -76,6 +76,7 @@ def test_what_is_not_run_has_a_command_that_runs_it_alone(tiny: Path, tmp_path: 
     done = CliRunner().invoke(cli, words[1:])
     assert done.exit_code == 0, done.output
     assert [(r.method, r.draw) for r in results_of(out)] == [("fedavg", 1)]
+    assert "mean client" in done.output and "worst tenth" in done.output, "the table of the only federation"
     assert (out / "runs" / "tiny" / "fedavg-default-d1" / "manifest.json").exists()
 
 

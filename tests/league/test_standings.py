@@ -63,6 +63,29 @@ def test_words_say_how_little_few_draws_and_federations_are() -> None:
     assert any(s.startswith("Different from standalone") and "fedah" in s for s in enough)
 
 
+def test_nothing_is_said_of_a_yardstick_that_was_not_run() -> None:
+    results = [r for r in make_results(1, 1) if r.method in ("fedah", "fd")]
+    standings = standings_of(results)
+    assert standings.rivals == ()
+    assert not any(rival in text for text in standings.words() for rival in ("standalone", "fedavg-ft"))
+    assert standings.overview()[0] == ["method", "family", "mean rank", "behind the best", "near the best"]
+    assert all(len(row) == 5 for row in standings.overview()[1])
+    assert standings.by_family() == ([], [])
+    head, rows = federation_table(standings.groups[0])
+    assert not {"ahead of local training", "worse off"} & {*head}
+    assert all(len(row) == len(head) for row in rows)
+    page = render(League(tuple(results)))
+    assert "; 1 draw;" in page.replace(".</p>", ";")
+    assert "Which kind of federation favours" not in page
+    assert '"rivals": []' in page or '"rivals":[]' in page
+
+
+def test_one_comparison_is_in_the_singular() -> None:
+    words = standings_of([r for r in make_results(1, 1) if r.method in ("fedah", "standalone")]).words()
+    assert any("With 1 federation and 1 comparison, Wilcoxon's" in sentence for sentence in words)
+    assert not any("fedavg-ft" in sentence for sentence in words)
+
+
 def test_a_method_that_was_not_run_on_all_draws_is_left_out() -> None:
     results = [r for r in make_results() if r.method != "fd" or r.draw < 2]
     groups = split_by_federation(results)

@@ -15,7 +15,7 @@ from ..report.page import fill_template, script_safe
 from ..report.recommendation import LOCAL
 from ..settings.names import list_names
 from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell, to_csv
-from .standings import RIVALS, Group, Standings, federation_table, standings_of
+from .standings import Group, Standings, federation_table, standings_of
 
 DRAWS = 5
 Note = Callable[[str], None]
@@ -107,7 +107,7 @@ def page_data(standings: Standings) -> dict[str, Any]:
     """What the filters recompute mean ranks, wins and losses from."""
     return {
         "federations": [group.name for group in standings.groups],
-        "rivals": [*RIVALS],
+        "rivals": [*standings.rivals],
         "methods": [
             {
                 "name": s.name,
@@ -115,7 +115,9 @@ def page_data(standings: Standings) -> dict[str, Any]:
                 "ranks": standings.ranks[s.name],
                 "regrets": [_known(group, s.name) for group in standings.groups],
                 "near": [s.name in group.near for group in standings.groups],
-                "results": {rival: [_result(group, s.name, rival) for group in standings.groups] for rival in RIVALS},
+                "results": {
+                    rival: [_result(group, s.name, rival) for group in standings.groups] for rival in standings.rivals
+                },
             }
             for s in standings.table
         ],

@@ -19,6 +19,8 @@ from ..stats import EQUAL, FEW, Cells, Interval, adjust_by_holm, rank, signed_ra
 from .cells import Result
 
 RIVALS = (LOCAL, FINE_TUNED)
+AGAINST_LOCAL = ("ahead of local training", "worse off")
+"""columns of a federation's table that need local training"""
 
 
 def entry_of(result: Result) -> str:
@@ -140,6 +142,11 @@ class Standings:
         return sorted(set.intersection(*tried)) if tried else []
 
     @cached_property
+    def rivals(self) -> tuple[str, ...]:
+        """The yardsticks that were run."""
+        return tuple(rival for rival in RIVALS if any(rival in group.scored for group in self.groups))
+
+    @cached_property
     def families(self) -> dict[str, str]:
         return {entry_of(r): r.family for group in self.groups for r in group.results}
 
@@ -155,7 +162,7 @@ class Standings:
     @cached_property
     def table(self) -> list[Standing]:
         """Best mean rank first."""
-        p_values = {rival: self._p_values(rival) for rival in RIVALS}
+        p_values = {rival: self._p_values(rival) for rival in self.rivals}
         adjusted = {rival: adjust_by_holm(p) for rival, p in p_values.items()}
         standings = [
             Standing(
@@ -164,7 +171,7 @@ class Standings:
                 fmean(self.ranks[name]),
                 fmean(group.regret(name) for group in self.groups if name in group.scored),
                 sum(name in group.near for group in self.groups),
-                {rival: self._count(name, rival) for rival in RIVALS},
+                {rival: self._count(name, rival) for rival in self.rivals},
                 {rival: p[name] for rival, p in p_values.items() if name in p},
                 {rival: p[name] for rival, p in adjusted.items() if name in p},
             )
@@ -195,7 +202,9 @@ class Standings:
         return [asdict(s) for s in self.table]
 
     def by_family(self) -> Table:
-        """The median lead over local training of each family in each federation, in points."""
+        """The median lead over local training of each family in each federation, in points; empty without it."""
+        if LOCAL not in self.rivals:
+            return [], []
         families = sorted({self.families[name] for name in self.entries} - {"no sharing"})
         rows: list[list[str]] = []
         for family in families:
@@ -209,7 +218,7 @@ class Standings:
 
     def overview(self) -> Table:
         head = ["method", "family", "mean rank", "behind the best", "near the best"]
-        head += [f"against {rival}" for rival in RIVALS] + [f"p against {rival}, Holm" for rival in RIVALS]
+        head += [f"against {rival}" for rival in self.rivals] + [f"p against {rival}, Holm" for rival in self.rivals]
         rows = [
             [
                 s.name,
@@ -217,8 +226,8 @@ class Standings:
                 f"{s.mean_rank:.1f}",
                 f"{100 * s.regret:.1f}",
                 f"{s.near_best} of {len(self.groups)}",
-                *("-".join(map(str, s.against[rival])) for rival in RIVALS),
-                *(_p_text(s, rival) for rival in RIVALS),
+                *("-".join(map(str, s.against[rival])) for rival in self.rivals),
+                *(_p_text(s, rival) for rival in self.rivals),
             ]
             for s in self.table
         ]
@@ -242,14 +251,15 @@ class Standings:
             sentences.append(f"Left out, since few methods were run there so far: {', '.join(self.left_out)}.")
         if unfinished := sorted({name for group in self.groups for name in group.unfinished}):
             sentences.append(f"Not run on all draws yet, and left out there: {', '.join(unfinished)}.")
-        for rival in RIVALS:
+        for rival in self.rivals:
             sure = [s.name for s in self.table if s.adjusted.get(rival, 1.0) < 0.05]
             smallest = 2 / 2 ** len(self.groups) * (len(self.table) - 1)
             if sure:
                 sentences.append(f"Different from {rival} by Wilcoxon's test and Holm's rule: {', '.join(sure)}.")
             elif smallest > 0.05:
+                comparisons = pluralize(len(self.table) - 1, "comparison")
                 sentences.append(
-                    f"With {federations} and {len(self.table) - 1} comparisons, Wilcoxon's test with Holm's rule can "
+                    f"With {federations} and {comparisons}, Wilcoxon's test with Holm's rule can "
                     f"separate no method from {rival}: its smallest p-value is {min(smallest, 1):.2f}."
                 )
             else:
@@ -272,7 +282,7 @@ def standings_of(results: Sequence[Result]) -> Standings:
 
 
 def federation_table(group: Group) -> Table:
-    """A row per entry of one federation, best first."""
+    """A row per entry of one federation, best first; without leads over local training if that was not run."""
     form = group.metric.form
     head = ["method", group.metric.heading, "95 % interval", "ahead of local training", "worst tenth", "worse off"]
     head += ["new, 0 epochs", "new, 5 epochs", "KB down", "KB up", "CPU s"]
@@ -295,7 +305,8 @@ def federation_table(group: Group) -> Table:
                 *("" if v is None else f"{v:,.2f}" for v in costs),
             ]
         )
-    return head, rows
+    kept = [k for k, title in enumerate(head) if LOCAL in group.scored or title not in AGAINST_LOCAL]
+    return [head[k] for k in kept], [[row[k] for k in kept] for row in rows]
 
 
 def _lead_text(lead: Interval | None) -> str:
