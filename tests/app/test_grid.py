@@ -69,6 +69,12 @@ def test_a_grid_gives_a_table_for_each_federation(tmp_path: Path) -> None:
     assert "FedAvg (lr=0.2)" in tex
     assert tex.count("\\toprule") == 3, "methods by federations, and the results on each"
     first, second = comparison.tried()
+    assert [table.caption.partition(":")[0] for table in (first, second)] == ["partition=dirichlet", "partition=iid"]
+    written = (tmp_path / "grid" / "table.md").read_text()
+    titles = [table.caption for table in (overview, first, second)]
+    titles += [f"{setting.title}, {setting.repeats}" for setting in comparison.settings]
+    assert [line.removeprefix("### ") for line in written.splitlines() if line.startswith("#")] == titles
+    assert any(s.startswith("train.lr=0.2, the best for fedavg, fedrep, is at the edge") for s in comparison.words())
     assert first.table[0] == ["method", "lr=0.001", "lr=0.2"]
     assert [sum("✓" in cell for cell in row) for table in (first, second) for row in table.table[1]] == [1] * 4
 

@@ -163,15 +163,27 @@ def test_validation_samples_decide_and_test_samples_report(tmp_path: Path) -> No
     make_run(tmp_path / "a", "fedrep", end=0.9, validation=0.7)
     make_run(tmp_path / "b", "fedah", end=0.8, validation=0.75)
     [setting] = collect([tmp_path])
-    assert describe_results(setting)[1] == (
-        "On validation samples, which should decide, fedah is best with 75.0 % (pre); on test samples it has 80.0 % "
-        "(pre)."
-    )
+    assert describe_results(setting)[:2] == [
+        "fedah gives its clients the best models, by validation samples: right after a download (pre), they get "
+        "80.0 % of their test samples right.",
+        "On validation samples, which decide, it has 75.0 % (pre); on test samples, which must not, fedrep leads with "
+        "90.0 % (pre).",
+    ]
     head, rows = tabulate_results(setting.lines, None)
     assert [row[head.index("validation (pre)")] for row in rows] == ["75.0 %", "70.0 %"]
     make_run(tmp_path / "c", "fedavg", end=0.8)
     [setting] = collect([tmp_path])
     assert [row[3] for row in tabulate_results(setting.lines, None)[1]] == ["75.0 %", "", "70.0 %"]
+
+
+def test_who_is_near_is_told_by_the_samples_that_decide(tmp_path: Path) -> None:
+    for draw in range(5):
+        for method, end, judged in (("fedrep", 0.9, 0.7), ("fedah", 0.8, 0.75), ("fedper", 0.6, 0.77 - draw % 2 / 16)):
+            more = {"end": end + draw / 100, "validation": judged, "data_seed": draw}
+            make_run(tmp_path / f"{method}{draw}", method, draw, **more)
+    text = " ".join(describe_results(collect([tmp_path])[0]))
+    assert "Next is fedper with 62.0 % (pre) on test samples: fedah is ahead by 20.0 points" in text
+    assert "Can't be told from fedah on validation samples: fedper." in text
 
 
 def test_a_run_says_which_round_validation_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

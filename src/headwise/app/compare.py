@@ -108,8 +108,12 @@ class Comparison:
             return []
         metric = capitalize(self.setting.metric.heading)
         caption = f"{metric} on test samples, on validation samples in brackets; ✓ is chosen"
-        cells = [[cell for cell in self.grid if cell.federation == each] for each in federations]
-        return [Captioned(caption, tabulate_points(each, self.chosen)) for each in cells]
+        tables: list[Captioned] = []
+        for federation in federations:
+            cells = [cell for cell in self.grid if cell.federation == federation]
+            named = f"{format_point(federation)}: {caption}" if federation else caption
+            tables.append(Captioned(named, tabulate_points(cells, self.chosen)))
+        return tables
 
     def words(self) -> list[str]:
         sentences = describe_grid(self.grid, self.chosen, self.validation) if self.grid else []
@@ -248,11 +252,13 @@ def _write(comparison: Comparison) -> None:
     write_json(comparison.out / "comparison.json", comparison.plain())
     overview = comparison.overview()
     tried = comparison.tried()
-    tables = [each.table for each in (overview, *tried) if each]
+    tables = [each for each in (overview, *tried) if each]
     for setting in comparison.settings:
-        tables.append(tabulate_results(setting.lines, setting.floor))
-        tables += [joined] if (joined := tabulate_newcomers(setting)) else []
-    write_bytes(comparison.out / "table.md", "\n".join(map(to_markdown, tables)).encode())
+        title = f"{setting.title}, {setting.repeats}"
+        tables.append(Captioned(title, tabulate_results(setting.lines, setting.floor)))
+        tables += [Captioned(f"{title}: new clients", joined)] if (joined := tabulate_newcomers(setting)) else []
+    texts = [f"### {each.caption}\n\n{to_markdown(each.table)}" for each in tables]
+    write_bytes(comparison.out / "table.md", "\n".join(texts).encode())
     names = {run.method: display_name(run.method) for s in comparison.settings for x in s.lines for run in x.runs}
     latex = [captioned_latex(overview, names)] if overview else []
     latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))

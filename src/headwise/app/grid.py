@@ -148,10 +148,13 @@ def describe_grid(cells: Sequence[GridCell], chosen: Sequence[GridCell], share: 
     if share is not None:
         sentences.append(f"Clients without validation samples set {share:.0%} of their training samples aside.")
     for name in dict(cells[0].point):
-        values = [v for v in {dict(c.point)[name] for c in cells} if isinstance(v, (int, float))]
-        edges = {min(values), max(values)} if len(values) > 2 else set()
-        methods = [c.line.name for c in chosen if dict(c.point)[name] in edges]
-        if methods:
-            listed = ", ".join(dict.fromkeys(methods))
-            sentences.append(f"{name} is at the edge of the grid for {listed}: a wider grid may be better.")
+        values = [dict(c.point)[name] for c in cells]
+        if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+            continue
+        for edge in (min(values), max(values)):
+            methods = [c.line.name for c in chosen if dict(c.point)[name] == edge]
+            if methods:
+                listed = ", ".join(dict.fromkeys(methods))
+                best = f"{name}={edge}, the best for {listed}, is at the edge of the grid"
+                sentences.append(f"{best}: a wider grid may find better values.")
     return sentences

@@ -47,7 +47,7 @@ def _list_alone(setting: Setting) -> list[str]:
 
 def describe_results(setting: Setting) -> list[str]:
     """Who won, by how much, whether that is more than chance, and who would be better off with local training."""
-    lines = setting.ranking
+    lines = _rank(setting)
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
     best = lines[0]
@@ -55,17 +55,22 @@ def describe_results(setting: Setting) -> list[str]:
     main = setting.metric
     form = setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
-    sentences = [f"{wins}: {WHEN[best.moment]}, {_score_words(main, best.score)}.", *_choose_on_validation(setting)]
+    judged = ", by validation samples" * _is_judged(setting)
+    tested = " on test samples" * _is_judged(setting)
+    sentences = [f"{wins}{judged}: {WHEN[best.moment]}, {_score_words(main, best.score)}."]
+    sentences += _compare_with_test(setting, best)
     if few := best.values(f"{main.name}_clients", best.moment):
         sentences.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not local:
         sentences.append(
-            f"Next is {lines[1].name} with {_at(lines[1])}: {best.name} is {_lead(setting, best, lines[1])}."
+            f"Next is {lines[1].name} with {_at(lines[1])}{tested}: {best.name} is {_lead(setting, best, lines[1])}."
         )
     if local is best and len(lines) > 1:
-        sentences.append("No other method is ahead of local training here.")
+        sentences.append(
+            f"No other method is ahead of local training{' on validation samples' if judged else ' here'}."
+        )
     elif local is not None and local is not best:
-        sentences.append(f"Local training gives {_at(local)}: {best.name} is {_lead(setting, best, local)}.")
+        sentences.append(f"Local training gives {_at(local)}{tested}: {best.name} is {_lead(setting, best, local)}.")
         sentences += _list_behind(setting, best, local)
     floor = setting.floor
     if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
@@ -105,7 +110,7 @@ def _is_ahead(setting: Setting, one: Line, other: Line) -> bool:
 def _names_near(setting: Setting, best: Line) -> list[str]:
     """Who can't be told from the best line over the draws; empty if there is only one draw."""
     lines = [line for line in setting.ranking if line.moment == best.moment]
-    cells = setting.cells(lines) if len(lines) > 1 else None
+    cells = setting.cells(lines, "val" if _is_judged(setting) else "test") if len(lines) > 1 else None
     if cells is None or cells.draws == 1:
         return []
     return [name for name in cells.not_worse_than_best() if name != best.name]
@@ -114,7 +119,8 @@ def _names_near(setting: Setting, best: Line) -> list[str]:
 def _list_near(setting: Setting, best: Line) -> list[str]:
     """Who can't be told from the best line, and how much the draws can tell."""
     near = _names_near(setting, best)
-    sentences = [f"Can't be told from {best.name}: {', '.join(near)}."] if near else []
+    where = " on validation samples" * _is_judged(setting)
+    sentences = [f"Can't be told from {best.name}{where}: {', '.join(near)}."] if near else []
     few = f"Intervals over {setting.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."
     return [*sentences, few] if len(setting.ranking) > 1 and 1 < setting.draws < FEW else sentences
 
@@ -123,17 +129,30 @@ def _at(line: Line) -> str:
     return f"{line.metric.form(line.score)} ({line.moment})"
 
 
-def _choose_on_validation(setting: Setting) -> list[str]:
-    """Which line to choose, and what it is then worth: test samples must not choose."""
-    main = setting.metric
+def _is_judged(setting: Setting) -> bool:
+    """Whether all of several lines have scores on validation samples, which then decide."""
     what = setting.metric.validation
-    judged = [line for line in setting.lines if line.measured_moments and line.values(what, line.moment)]
-    if len(judged) < 2:
+    return len(setting.ranking) > 1 and all(line.values(what, line.moment) for line in setting.ranking)
+
+
+def _rank(setting: Setting) -> list[Line]:
+    """The lines with a score, best first: by validation samples if there are any, as test samples must not choose."""
+    what = setting.metric.validation
+    if not _is_judged(setting):
+        return setting.ranking
+    return sorted(setting.ranking, key=lambda line: setting.metric.gain(0.0, line.mean(what, line.moment)))
+
+
+def _compare_with_test(setting: Setting, best: Line) -> list[str]:
+    """What decided, and who would lead by test samples."""
+    if not _is_judged(setting):
         return []
-    best = max(judged, key=lambda line: main.gain(line.mean(what, line.moment), 0.0))
-    value = f"{main.form(best.mean(what, best.moment))} ({best.moment})"
-    decided = f"On validation samples, which should decide, {best.name} is best with {value}"
-    return [f"{decided}; on test samples it has {_at(best)}."]
+    value = setting.metric.form(best.mean(setting.metric.validation, best.moment))
+    first = setting.ranking[0]
+    decided = f"On validation samples, which decide, it has {value} ({best.moment})"
+    if first is best or setting.metric.gain(first.score, best.score) < SAME:
+        return [f"{decided}; it also leads on test samples."]
+    return [f"{decided}; on test samples, which must not, {first.name} leads with {_at(first)}."]
 
 
 def _describe_own_models(best: Line, lines: Sequence[Line]) -> list[str]:
@@ -153,7 +172,7 @@ def describe_clients(setting: Setting) -> list[str]:
     """Which clients the best method serves better than local training, and which worse than guessing."""
     if not setting.ranking:
         return []
-    best = setting.ranking[0]
+    best = _rank(setting)[0]
     local = setting.local_training
     mine = client_scores(best, setting).get(best.moment, {})
     main = setting.metric
