@@ -257,11 +257,14 @@ def test_the_class_that_a_file_needs_is_named(headwise: Headwise, here: Path) ->
     assert_refused(headwise("describe", "attr_error.py"), "a class named after the file: AttrError.")
 
 
+@pytest.mark.parametrize("run", ["fedavg", "lr=0.1/fedavg"])
 @pytest.mark.parametrize("folder", ["both", "runs/both"])
-def test_a_folder_of_several_runs_is_not_taken_for_a_method(headwise: Headwise, here: Path, folder: str) -> None:
-    (here / folder / "fedavg").mkdir(parents=True)
-    (here / folder / "fedavg" / "manifest.json").write_text("{}")
-    parts = (f"headwise report {folder} ", f"headwise describe {folder}/fedavg ")
+def test_a_folder_of_several_runs_is_not_taken_for_a_method(
+    headwise: Headwise, here: Path, folder: str, run: str
+) -> None:
+    (here / folder / run).mkdir(parents=True)
+    (here / folder / run / "manifest.json").write_text("{}")
+    parts = (f"headwise report {folder} ", f"headwise describe {folder}/{run} ")
     assert_refused(headwise("describe", folder), "is not the folder of a run, but contains runs", *parts)
 
 

@@ -58,10 +58,10 @@ def command(what: str, code: bool) -> None:
 
 
 def _find_runs(folder: Path) -> list[Path]:
-    """The runs below a folder; none where the name is that of a method."""
+    """The runs in a folder, or in folders in it, as those of a grid; none where the name is that of a method."""
     if folder.name in list_names("method") or not folder.is_dir():
         return []
-    return sorted(path.parent for path in folder.rglob("manifest.json"))
+    return sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/manifest.json"))
 
 
 def _show_method(method: str) -> None:
