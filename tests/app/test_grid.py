@@ -186,6 +186,16 @@ def test_a_report_of_a_grids_folder_is_the_grids_own(tmp_path: Path, monkeypatch
     assert Path("page.html").read_text() == first.replace(str(tmp_path / "grid"), "moved")
 
 
+def test_the_main_table_of_a_grid_has_spreads_a_caption_and_a_label(tmp_path: Path) -> None:
+    """--caption and --label went to the other tables only."""
+    hw.compare(SMALL, ["fedavg", "fedper"], 2, tmp_path / "grid", grid={"partition": ["iid", "dirichlet:10"]})
+    flags = ["--table", "latex", "--caption", "All of it", "--label", "tab:all"]
+    main_table = CliRunner().invoke(cli, ["report", str(tmp_path / "grid"), *flags]).output.partition("\\end{table}")[0]
+    assert "\\caption{All of it}" in main_table
+    assert "\\label{tab:all}" in main_table
+    assert main_table.count("$\\pm$") == 4
+
+
 @pytest.mark.parametrize("grid", ["3", "[3]", '[{"runs": [".."]}]', '[{"runs": []}]'])
 def test_a_damaged_grid_is_one_sentence(tmp_path: Path, grid: str) -> None:
     cell = grid.replace('{"runs"', '{"federation": {}, "settings": {}, "method": "m", "runs"')

@@ -260,7 +260,7 @@ def _write(comparison: Comparison) -> None:
     texts = [f"### {each.caption}\n\n{to_markdown(each.table)}" for each in tables]
     write_bytes(comparison.out / "table.md", "\n".join(texts).encode())
     names = {run.method: display_name(run.method) for s in comparison.settings for x in s.lines for run in x.runs}
-    latex = [captioned_latex(overview, names)] if overview else []
+    latex = [captioned_latex(overview, TableStyle(names))] if overview else []
     latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))
     write_bytes(comparison.out / "table.tex", "\n".join(latex).encode())
     write_page(comparison.settings, comparison.report, overview=overview, tried=tried)

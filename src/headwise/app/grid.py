@@ -136,7 +136,10 @@ def tabulate_federations(chosen: Sequence[GridCell]) -> Table:
     by_method: dict[str, list[str]] = {}
     for cell in chosen:
         settings = f" ({format_point(cell.point)})" if cell.point else ""
-        by_method.setdefault(cell.line.name, []).append(f"{cell.line.metric.form(cell.line.score)}{settings}")
+        form = cell.line.metric.form
+        spread = form(cell.line.spread("last", cell.line.moment)).removesuffix(" %")
+        score = f"{form(cell.line.score)} ± {spread}" if len(cell.line.runs) > 1 else form(cell.line.score)
+        by_method.setdefault(cell.line.name, []).append(f"{score}{settings}")
     return ["method", *map(format_point, federations)], [[name, *scores] for name, scores in by_method.items()]
 
 

@@ -169,20 +169,22 @@ def to_latex(setting: Setting, style: TableStyle) -> str:
     return "\n".join([*filter(None, [few]), _booktabs(titles, body, style.caption, style.label)])
 
 
-def captioned_latex(captioned: tuple[str, Table], names: Mapping[str, str]) -> str:
-    """A table as it is, with display names in its first column."""
+def captioned_latex(captioned: tuple[str, Table], style: TableStyle) -> str:
+    """A table as it is, with display names in its first column; a caption of the style replaces its own."""
     caption, (head, rows) = captioned
     columns = [_without_unit(title, [row[i] for row in rows]) for i, title in enumerate(head[1:], 1)]
-    titles = [names.get(row[0], row[0]) for row in rows]
+    titles = [style.names.get(row[0], row[0]) for row in rows]
     titles = [f"{t} ({row[0]})" if titles.count(t) > 1 else t for t, row in zip(titles, rows, strict=True)]
     body = [[escape_tex(title), *(escape_tex(cells[r]) for _, cells in columns)] for r, title in enumerate(titles)]
-    return _booktabs([escape_tex(head[0]), *(escape_tex(title) for title, _ in columns)], body, caption, "")
+    return _booktabs(
+        [escape_tex(head[0]), *(escape_tex(title) for title, _ in columns)], body, style.caption or caption, style.label
+    )
 
 
-def format_captioned(captioned: tuple[str, Table], form: str, names: Mapping[str, str]) -> str:
+def format_captioned(captioned: tuple[str, Table], form: str, style: TableStyle) -> str:
     """A table as it is, in one of the formats."""
     if form == "latex":
-        return captioned_latex(captioned, names)
+        return captioned_latex(captioned, style)
     return to_markdown(captioned[1]) if form == "markdown" else to_csv(captioned[1])
 
 

@@ -79,7 +79,7 @@ def command(
     style = TableStyle(names, [c.strip() for c in (columns or "").split(";") if c.strip()], caption or "", label or "")
     table = None if form is None else format_tables(settings, form, style)
     if form is not None and table is not None and overview is not None:
-        table = f"{format_captioned(overview, form, names)}\n{table}"
+        table = f"{format_captioned(overview, form, style)}\n{table}"
     if figures is not None:
         from ...report.figures import write_figures
 
