@@ -38,7 +38,7 @@ def judge(group: Group, others: list[Group], budget: str, out: Path) -> list[str
     folder = out / group.name
     if not (folder / "choice.json").exists():
         base = find_federations("v1", [group.name])[0].experiment("fedavg", FIRST_DRAW)
-        methods = order_portfolio(Standings(tuple(others)))
+        methods = [m for m in order_portfolio(Standings(tuple(others))) if m not in group.failed]  # refused there
         choose(base, budget=budget, methods=methods, out=folder, data_dir=data_folder(None))
     answer = json.loads((folder / "choice.json").read_text())
     journal = json.loads((folder / "choose.json").read_text())
