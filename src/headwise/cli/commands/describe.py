@@ -59,7 +59,9 @@ def command(what: str, code: bool) -> None:
 
 def _find_runs(folder: Path) -> list[Path]:
     """The runs in a folder, or in folders in it, as those of a grid; none where the name is that of a method."""
-    if folder.name in list_names("method") or not os.path.isdir(folder):  # false, not an error, for a name that is too long
+    if folder.name in list_names("method") or not os.path.isdir(
+        folder
+    ):  # false, not an error, for a name that is too long
         return []
     return sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/manifest.json"))
 
