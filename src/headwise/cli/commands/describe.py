@@ -59,9 +59,8 @@ def command(what: str, code: bool) -> None:
 
 def _find_runs(folder: Path) -> list[Path]:
     """The runs in a folder, or in folders in it, as those of a grid; none where the name is that of a method."""
-    if folder.name in list_names("method") or not os.path.isdir(
-        folder
-    ):  # false, not an error, for a name that is too long
+    is_folder = os.path.isdir(folder)  # false, not an error, for a name that is too long
+    if folder.name in list_names("method") or not is_folder:
         return []
     return sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/manifest.json"))
 
