@@ -73,6 +73,11 @@ def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def capitalize(text: str) -> str:
+    """Unlike `str.capitalize`, leaves all but the first letter as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """The known name that was probably meant, whatever its case and punctuation; empty if none is close."""
     names = [*known]

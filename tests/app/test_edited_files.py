@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import test_code
-from test_code import EDITS, FILES, METHODS, METRIC, SETTINGS, forget_metrics, forget_modules, stop
+from test_code import EDITS, FILES, METHODS, SETTINGS, forget_metrics, forget_modules, stop
 
 import headwise as hw
 from headwise.disk.jsontext import to_toml
@@ -126,22 +126,16 @@ VERBS: dict[str, Callable[[str, str], Any]] = {
     "reproduce elsewhere": repeat_table_elsewhere, "league": league,
 }  # fmt: skip
 here = test_code.here
+metric = test_code.metric
 
 
 @pytest.fixture
-def folder(here: Path) -> Iterator[Path]:
+def folder(here: Path, metric: Path) -> Path:
     """With a metric that is installed, a table and its data.toml beside the files of `here`."""
     rows = [f"{k % 5 / 3},{(k * 7) % 11 / 5},{k % 3},{(k * k) % 2}" for k in range(90)]
     Path("t.csv").write_text("\n".join(["a,b,clinic,y", *rows]) + "\n")
     Path("data.toml").write_text(TOML)
-    info = here / "mine-1.0.dist-info"
-    info.mkdir()
-    (here / "own_metric.py").write_text(METRIC)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[headwise.metrics]\nmine = own_metric:MINE\n")
-    forget_metrics()
-    yield here
-    forget_metrics()
+    return here
 
 
 def edit(kind: str) -> None:

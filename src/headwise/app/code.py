@@ -23,7 +23,7 @@ from typing import Any
 from ..disk.files import digest, read_bytes, read_json, seal, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
-from ..runs.manifest import INPUTS, read_manifest
+from ..runs.manifest import INPUTS, hash_code, read_manifest
 from ..settings.choices import NETWORK, SCRIPTS, Choice
 from ..settings.experiment import Experiment
 from ..settings.names import HOME, Kind, plugins
@@ -62,10 +62,9 @@ class RunCode:
     @property
     def label(self) -> str:
         """For the name of a cell: empty if there is nothing of the user's own, and the first numerics."""
-        plain = self.plain()
         if not self.files and not self.packages and self.numerics == 1:
             return ""
-        return digest(to_json(plain, sort_keys=True).encode())[:8]
+        return hash_code(self.plain())
 
 
 class CodeChangedError(RunError):

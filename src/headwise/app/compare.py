@@ -12,10 +12,10 @@ from typing import Any
 from ..disk.files import read_json, write_bytes, write_json
 from ..disk.paths import folder_name
 from ..engine.events import Observer
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, capitalize
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
-from ..report.page import Captioned, capitalize, write_page
+from ..report.page import Captioned, write_page
 from ..report.results import Line, Setting, name_row
 from ..report.tables import Table, TableStyle, captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results

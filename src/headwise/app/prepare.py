@@ -26,7 +26,7 @@ from ..engine.drift import check_drift
 from ..engine.host import check_device
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers, sample_measured
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, capitalize
 from ..log.metrics import ACCURACY, metrics_to_measure
 from ..models.base import Model, Task
 from ..models.split import SplitModel, channels_last, check_apart, lay_out
@@ -76,7 +76,7 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     unclear = data.dataset.label_type in ("int", "float") and len(data.dataset.classes) > MANY
     if experiment.task is None and (data.dataset.task != DEFAULT or unclear):
         for note in data.dataset.notes:
-            logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
+            logging.getLogger("headwise").warning("%s", capitalize(note))
     if experiment.privacy.clip is not None:
         check_preprocessing(experiment.privacy.clip, data.dataset)
     usual = Choice(data.dataset.model or registry.make("data", experiment.data).default_model)
@@ -94,7 +94,7 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         )
     plan = plan_for(experiment, data)
     if alone := describe_sharing(experiment, plan.method, plan.models):
-        logging.getLogger("headwise").warning("%s", alone[0].upper() + alone[1:])
+        logging.getLogger("headwise").warning("%s", capitalize(alone))
     experiment = registry.resolve_all(dataclasses.replace(experiment, clients=len(data)))
     counts = data.histograms()
     names = {"classes": list(data.dataset.strata.names), **({"names": list(data.names)} if data.names else {})}

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from .. import __version__
 from ..disk.files import write_bytes
 from ..disk.jsontext import to_json
-from ..errors import pluralize
+from ..errors import capitalize, pluralize
 from ..log.metrics import ACCURACY, Metric, percent
 from ..runs.query import Run, client_label
 from .data import (
@@ -211,10 +211,6 @@ def script_safe(data: Any) -> Markup:
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)
-
-
-def capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def page_title(settings: Sequence[Setting]) -> str:

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..disk.files import digest
 from ..disk.jsontext import leaves, to_json
 from ..errors import RunError, pluralize
 from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.comparison import COMPARISON, read_comparison
-from ..runs.manifest import with_relative_paths
+from ..runs.manifest import hash_code, with_relative_paths
 from ..runs.query import Run, client_label, find_runs, title_of
 from ..stats import Cells
 
@@ -350,8 +349,7 @@ def _key(run: Run) -> str:
 def _code_of(run: Run) -> str:
     """The hash that `compare` puts into the names of folders; several if the run continued with new code."""
     entries = run.manifest.get("code") or [{"numerics": 1, "packages": {}, "files": {}}]
-    plain = [{name: entry[name] for name in ("numerics", "packages", "files")} for entry in entries]
-    return "+".join(digest(to_json(entry, sort_keys=True).encode())[:8] for entry in plain)
+    return "+".join(map(hash_code, entries))
 
 
 def _settings(run: Run) -> dict[str, Any]:

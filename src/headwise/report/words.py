@@ -55,6 +55,7 @@ def describe_results(setting: Setting) -> list[str]:
     main = setting.metric
     form = setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
+    near = _names_near(setting, best)
     judged = ", by validation samples" * _is_judged(setting)
     tested = " on test samples" * _is_judged(setting)
     sentences = [f"{wins}{judged}: {WHEN[best.moment]}, {_score_words(main, best.score)}."]
@@ -71,7 +72,7 @@ def describe_results(setting: Setting) -> list[str]:
         )
     elif local is not None and local is not best:
         sentences.append(f"Local training gives {_at(local)}{tested}: {best.name} is {_lead(setting, best, local)}.")
-        sentences += _list_behind(setting, best, local)
+        sentences += _list_behind(setting, near, local)
     floor = setting.floor
     if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
         sentences.append(
@@ -83,13 +84,12 @@ def describe_results(setting: Setting) -> list[str]:
             "Every draw divides the data in the same way, as where files say which samples are for testing: these are "
             f"{setting.repeats}."
         )
-    return sentences + _list_near(setting, best) + _describe_own_models(best, lines) + _describe_privacy(lines)
+    return sentences + _list_near(setting, near, best) + _describe_own_models(best, lines) + _describe_privacy(lines)
 
 
-def _list_behind(setting: Setting, best: Line, local: Line) -> list[str]:
+def _list_behind(setting: Setting, near: Sequence[str], local: Line) -> list[str]:
     """Which lines score below local training: surely, or perhaps by chance."""
     lines = [line for line in setting.ranking if setting.metric.gain(line.score, local.score) < 0]
-    near = _names_near(setting, best)
     surely = [line for line in lines if line.name not in near and _is_ahead(setting, local, line)]
     groups = {
         "Clients would be better off with local training than with": surely,
@@ -116,9 +116,8 @@ def _names_near(setting: Setting, best: Line) -> list[str]:
     return [name for name in cells.not_worse_than_best() if name != best.name]
 
 
-def _list_near(setting: Setting, best: Line) -> list[str]:
+def _list_near(setting: Setting, near: Sequence[str], best: Line) -> list[str]:
     """Who can't be told from the best line, and how much the draws can tell."""
-    near = _names_near(setting, best)
     where = " on validation samples" * _is_judged(setting)
     sentences = [f"Can't be told from {best.name}{where}: {', '.join(near)}."] if near else []
     few = f"Intervals over {setting.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."

@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..disk.files import digest, read_bytes, read_json
+from ..disk.jsontext import to_json
 from ..errors import RunError
 from .files import MANIFEST, check
 
@@ -24,6 +25,12 @@ INPUTS = "inputs"
 """the folder of what was passed as Python objects"""
 PATHS = ("path", "trace", "files")
 """settings that may name a file in there: stored relative to the run's folder, which people move"""
+
+
+def hash_code(entry: dict[str, Any]) -> str:
+    """The hash of the code that a manifest lists, as it stands in the names of folders."""
+    plain = {name: entry[name] for name in ("numerics", "packages", "files")}
+    return digest(to_json(plain, sort_keys=True).encode())[:8]
 
 
 def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from ...app import registry
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, DataError, RunError, pluralize
+from ...errors import ConfigError, DataError, RunError, capitalize, pluralize
 from ...settings.experiment import read_toml
 from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, data_option, experiment_of, flags, json_option, set_option
@@ -157,7 +157,7 @@ def _describe(file: Path, loaded: Any) -> None:
     targets = pluralize(len(loaded.dataset.classes), kind_of(loaded.dataset.task).noun)
     click.echo(f"{file} describes {clients} with {samples} of {_size(loaded.dataset.recipe)}, {targets}.")
     for note in loaded.dataset.notes:
-        click.echo(f"{note[0].upper()}{note[1:]}")
+        click.echo(capitalize(note))
 
 
 def _size(recipe: Any) -> str:
