@@ -4,12 +4,14 @@
     python benchmarks/peers.py ... --way training --methods fedavg ditto --turns 5
 
 Everybody trains the CNN of 878,538 parameters on the same 20 clients, whose shares of the classes are drawn from
-Dir(0.1), batch 10, one epoch. Two ways: `training` is one core, CPU seconds, without evaluation; `rounds` is what
-people run, all cores, wall seconds, all clients evaluated in every round. Each turn is a process of its own that does
-a few rounds, of which the first is left out; turns alternate between the libraries, and medians of rounds are compared.
+Dir(0.1), batch 10, one epoch, and one on the head where a method trains it apart. Two ways: `training` is one core, CPU
+seconds, without evaluation; `rounds` is what people run, all cores, wall seconds, all clients evaluated in every round.
+Each turn is a process of its own that does a few rounds, of which the first two are left out: FedALA's second round
+learns weights until they converge. Turns alternate between the libraries, and medians of rounds are compared.
 
-Nothing of the peers is changed or copied: a small program calls their `main` with arguments, and gives FL-bench its
-samples. `--python` is an interpreter with what they need (torchvision, h5py, calmsize, cvxpy; hydra-core, pynvml, ray).
+Nothing of the peers is changed or copied: a small program calls their `main` with arguments, gives FL-bench its
+samples, and tells it that Ray has no GPU where Ray says nothing of any. `--python` is an interpreter with what they
+need (torchvision, h5py, calmsize, cvxpy; hydra-core, pynvml, ray).
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ TITLES = {
 METHODS = tuple(TITLES)
 PFLLIB = {"fedavg": "FedAvg", "fedrep": "FedRep", "fedgh": "FedGH", "fedala": "FedALA", "ditto": "Ditto"}
 FLBENCH = ("fedavg", "fedrep", "fedah", "fedala", "ditto")
+OPTIONS = {"fedrep": {"head_epochs": 1}}
+"""of our methods, where the default is more work than the peers do"""
+UNSTEADY = 2
+"""rounds at the beginning that don't count"""
 RUN_PFLLIB = """
 import runpy, sys, time
 if {cpu}:
@@ -72,6 +78,9 @@ class Samples(datasets.BaseDataset):
         super().__init__(data=x.float(), targets=y, classes=list(range(10)), **transforms)
 
 datasets.DATASETS["cifar10"] = fedavg.DATASETS["cifar10"] = Samples
+import ray
+resources = ray.cluster_resources
+ray.cluster_resources = lambda: {{"GPU": 0, **resources()}}
 show = fedavg.FedAvgServer.display_metrics
 begun = [clock()]
 
@@ -149,21 +158,23 @@ def give_flbench(checkout: Path, data: Path | None, folder: str) -> None:
 
 def time_pfllib(python: str, checkout: Path, method: str, rounds: int, training: bool) -> list[float]:
     gap = 10**6 if training else 1
-    argv = ["main.py", "-data", "Cifar10", "-m", "CNN", "-algo", PFLLIB[method], "-gr", rounds, "-lbs", 10, "-ls", 1]
-    argv += ["-lr", 0.01, "-jr", 1.0, "-nc", CLIENTS, "-eg", gap, "-dev", "cpu"]
+    argv = ["main.py", "-data", "Cifar10", "-m", "CNN", "-algo", PFLLIB[method], "-lbs", 10, "-ls", 1]
+    argv += ["-gr", rounds + 1, "-lr", 0.01, "-jr", 1.0, "-nc", CLIENTS, "-eg", gap, "-dev", "cpu"]
     argv += ["-pls", 1, "-se", 1] if method in ("fedrep", "fedgh", "ditto") else []
     program = RUN_PFLLIB.format(cpu=training, argv=[str(a) for a in argv], torchvision=TORCHVISION)
     lines = run_program(python, program, checkout / "system", training)
     seconds = [float(line.split()[-1]) for line in lines if line.startswith("-") and "time cost" in line]
-    return seconds[1:]
+    return seconds[UNSTEADY:]
 
 
 def time_flbench(
     python: str, checkout: Path, method: str, rounds: int, training: bool, folder: str, *, parallel: bool
 ) -> list[float]:
+    epochs = 2 if method == "fedrep" else 1  # all but the last of FedRep's epochs train the head
     argv = [
         *("main.py", f"method={method}", "dataset.name=cifar10", "model.name=avgcnn", "common.join_ratio=1"),
-        *(f"common.global_epoch={rounds + 1}", "common.local_epoch=1", "common.batch_size=10", "common.use_cuda=false"),
+        *(f"common.global_epoch={rounds + UNSTEADY}", f"common.local_epoch={epochs}", "common.batch_size=10"),
+        "common.use_cuda=false",
         *("common.save_log=false", "common.save_metrics=false", "common.save_learning_curve_plot=false"),
         f"common.client_side_evaluation={str(not training).lower()}",
         f"common.test.client.interval={-1 if training else 1}",
@@ -172,7 +183,7 @@ def time_flbench(
     program = RUN_FLBENCH.format(cpu=training, argv=argv, data=folder, torchvision=TORCHVISION)
     lines = run_program(python, program, checkout, training)
     seconds = [float(line.split()[-1]) for line in lines if line.startswith("seconds of a round:")]
-    return seconds[1:]
+    return seconds[UNSTEADY:]
 
 
 def time_headwise(method: str, rounds: int, training: bool, data: Path | None) -> list[float]:
@@ -227,9 +238,9 @@ def drive_ours(method: str, rounds: int, training: bool, data: Path | None) -> l
     task = Task((3, 32, 32), 10)
     model = lay_out(registry.make("model", Choice.parse("cnn", "model")).build(task).eval())
     evaluate = Evaluate(every=10**6, moments=()) if training else Evaluate(moments=("pre",))
-    experiment = Experiment(rounds=rounds + 1, train=Train(batch=10, lr=0.01), evaluate=evaluate)
+    experiment = Experiment(rounds=rounds + UNSTEADY, train=Train(batch=10, lr=0.01), evaluate=evaluate)
     federation = Clients(task, images, torch.from_numpy(y[order]), np.array(ends))
-    plan = Plan(experiment, registry.find("method", method)(), (model,), federation)
+    plan = Plan(experiment, registry.find("method", method)(**OPTIONS.get(method, {})), (model,), federation)
     clock = time.process_time if training else time.perf_counter
     ticks: list[float] = []
 
@@ -242,7 +253,7 @@ def drive_ours(method: str, rounds: int, training: bool, data: Path | None) -> l
     with spare_collections():
         drive(plan, executor, [tick])
     executor.close()
-    return [after - before for before, after in pairwise(ticks)]
+    return [after - before for before, after in pairwise(ticks[UNSTEADY - 1 :])]
 
 
 def compare(options: argparse.Namespace) -> list[str]:
