@@ -48,7 +48,7 @@ INTERVALS = (
     "Intervals are paired and hold 95 %: over draws of the partition where there are several, else over the clients "
     "and seeds of one draw, which says nothing about another draw."
 )
-DEFAULTS = Experiment().plain()
+DEFAULTS = Experiment().to_plain()
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five")
 COSTS: dict[str, float] = json.loads((HOME / "costs.json").read_text()) if (HOME / "costs.json").exists() else {}
 

@@ -58,7 +58,7 @@ def tables(standings: Standings, results: list[Result]) -> str:
         markdown(standings.overview()),
         "## Which kind of federation favours which family",
         "Median lead over local training of each family's methods, in points; in brackets, how many methods.",
-        markdown(standings.by_family()),
+        markdown(standings.tabulate_families()),
     ]
     for group in standings.groups:
         first = group.first

@@ -112,7 +112,7 @@ def _note_end(pid: int, start: dict[str, Any], status: int, seconds: float) -> i
 def run_cell() -> int:
     """Run, or continue, the first cell that nobody else runs."""
     from headwise.app.launch import run_or_resume
-    from headwise.papers.cells import on_workers
+    from headwise.papers.cells import with_workers
     from headwise.runs.manifest import describe_machine
     from headwise.runs.query import Run
     from headwise.settings.options import Workers
@@ -136,7 +136,7 @@ def run_cell() -> int:
             if (group := Path("/proc/self/autogroup")).exists():  # or a session of its own gets a share like any other
                 group.write_text("19")
             try:
-                run_or_resume(on_workers(cell.experiment, Workers.parse("1", "workers")), folder)
+                run_or_resume(with_workers(cell.experiment, Workers.parse("1", "workers")), folder)
             except Exception:
                 (FAILED / cell.folder).write_text(traceback.format_exc())
                 raise

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from matplotlib import pyplot
 
 import headwise as hw
-from headwise.engine.host import one_thread
+from headwise.engine.host import use_one_thread
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SEEDS = (0, 1, 2)
@@ -71,7 +71,7 @@ def run(case: Case) -> Result:
         privacy=privacy if case.noise else {},
         engine={"workers": 1},
     )
-    with tempfile.TemporaryDirectory() as folder, one_thread():
+    with tempfile.TemporaryDirectory() as folder, use_one_thread():
         summary = hw.run(experiment, Path(folder) / "run").summary()
     pre, post = (100 * summary["accuracy"][m]["last"] for m in ("pre", "post"))
     return Result(pre, post, summary.get("privacy", {}).get("epsilon"))

@@ -21,7 +21,7 @@ from headwise.app.prepare import prepare
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.local import Serial
-from headwise.engine.host import one_thread
+from headwise.engine.host import use_one_thread
 from headwise.engine.plan import Plan
 from headwise.records import Record, pack
 from headwise.settings.options import Faults, Robust
@@ -93,7 +93,7 @@ def bound(plans: list[Plan]) -> list[Plan]:
 
 def main() -> None:
     about = (__doc__ or "").split("\n\n")
-    with one_thread():
+    with use_one_thread():
         plans = {name: [plan_of(name, seed) for seed in SEEDS] for name in ("fedavg", "fedgh", "fedgmh")}
         models = table("FedAvg, rule", ATTACKS, {rule: robust(plans["fedavg"], rule) for rule in RULES})
         rows = {f"{name}, {what}": make(plans[name]) for name in ("fedgh", "fedgmh")

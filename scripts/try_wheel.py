@@ -51,7 +51,7 @@ def scripts_of(python: str, folder: Path) -> Path:
     return folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
 
 
-def tried(wheel: Path, python: str, folder: Path) -> str:
+def try_wheel(wheel: Path, python: str, folder: Path) -> str:
     """What went wrong, or nothing."""
     bins = scripts_of(python, folder)
     free = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -74,7 +74,7 @@ def main() -> None:
     for python in pythons:
         with tempfile.TemporaryDirectory(prefix="try-wheel-") as folder:
             print(f"{python}, in {folder}")
-            results[python] = tried(wheel, python, Path(folder))
+            results[python] = try_wheel(wheel, python, Path(folder))
     for python, wrong in results.items():
         print(f"{python}: {wrong or f'all {len(STEPS)} steps work'}")
     sys.exit(any(results.values()))

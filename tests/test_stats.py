@@ -94,8 +94,8 @@ def test_worse_off_and_the_worst_tenth() -> None:
     b = a.copy()
     b[:, :, :5] += 1
     cells = Cells({"a": a, "b": b}, np.ones((2, 20)))
-    assert cells.worse_off("a", "b") == Interval(0.25, 0.25, 0.25)
-    assert cells.worse_off("b", "a") == Interval(0.0, 0.0, 0.0)
+    assert cells.share_worse_off("a", "b") == Interval(0.25, 0.25, 0.25)
+    assert cells.share_worse_off("b", "a") == Interval(0.0, 0.0, 0.0)
     assert cells.worst_tenth("a").value == 0.5  # of 0 and 1
 
 
@@ -157,7 +157,7 @@ def test_where_less_is_better() -> None:
     assert cells.difference("a", "b").value == pytest.approx(1, abs=0.1)
     assert cells.not_worse_than_best() == ["a"]
     assert cells.best_probabilities()["a"] > 0.99
-    assert cells.worse_off("a", "b").value == 0
+    assert cells.share_worse_off("a", "b").value == 0
     assert cells.worst_tenth("a").value == pytest.approx(np.sort(errors["a"], axis=-1)[:, :, -2:].mean())
 
 

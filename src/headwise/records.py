@@ -178,7 +178,7 @@ def _map(name: str, kind: Any, value: Any, f: Callable[[Tensor], Tensor]) -> Any
     if isinstance(value, Mapping):
         return {c: params.map(f) for c, params in cast(Mapping[int, Params], value).items()}
     if type(value) not in (get_args(kind) or (kind,)):
-        raise _not_of(name, kind, value)
+        raise _make_type_error(name, kind, value)
     return value
 
 
@@ -203,11 +203,11 @@ def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, S
         return _pop(tensors, name)
     value = _pop(scalars, name)
     if type(value) is not kind:
-        raise _not_of(name, kind, value)
+        raise _make_type_error(name, kind, value)
     return value
 
 
-def _not_of(name: str, kind: Any, value: Any) -> RecordError:
+def _make_type_error(name: str, kind: Any, value: Any) -> RecordError:
     return RecordError(f"field {name!r} is {value!r}, but must be {getattr(kind, '__name__', kind)}")
 
 

@@ -136,7 +136,7 @@ class Cells:
         worst = self.estimate(lambda scores, weights: _worst_tenth(self._sign * scores[k : k + 1]))
         return worst.contrast({0: self._sign})
 
-    def worse_off(self, method: str, baseline: str) -> Interval:
+    def share_worse_off(self, method: str, baseline: str) -> Interval:
         """The share of clients that do worse with the method than with the baseline."""
         names = [*self.scores]
         one = names.index(method)

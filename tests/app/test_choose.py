@@ -33,7 +33,7 @@ def samples_of(client: int, samples: int, *, own_rule: bool = False) -> tuple[np
 
 def essence(chosen: Chosen) -> str:
     """All that was measured and decided, without folders and times."""
-    plain = chosen.plain()
+    plain = chosen.to_plain()
     for name in ("out", "experiment"):
         plain.pop(name)
     return json.dumps(plain)
@@ -64,7 +64,7 @@ def test_test_samples_decide_nothing(tmp_path: Path) -> None:
             clients[f"c{k}"] = ((x[:40], y[:40]), (x[40:], 1 - y[40:] if flipped else y[40:]))
         more = QUICK | {"trials": 3, "draws": 3}
         chosen.append(choose(clients, budget="1h", out=tmp_path / name, **more))
-    right, wrong = (c.plain() for c in chosen)
+    right, wrong = (c.to_plain() for c in chosen)
     for key in ("pick", "near", "for_worst_tenth", "for_traffic", "validation", "best_probabilities", "settings"):
         assert right[key] == wrong[key], key
     assert right["test"] != wrong["test"]
@@ -125,13 +125,13 @@ def test_every_task_in_a_table(task: str, tmp_path: Path) -> None:
 def test_pixels(tmp_path: Path) -> None:
     base = hw.Experiment(data="shapes", rounds=2, fraction=0.1, engine={"workers": 1})
     chosen = choose(base, methods=["fedper"], draws=1, trials=0, budget="1h", out=tmp_path / "shapes")
-    assert chosen.answer.metric.name in chosen.plain()["metric"]
+    assert chosen.answer.metric.name in chosen.to_plain()["metric"]
 
 
 def test_natural_clients_keep_their_test_samples_in_all_draws(tmp_path: Path) -> None:
     base = hw.Experiment(data="synthetic", partition="natural", rounds=1, split="6:2:2", engine={"workers": 1})
-    base = hw.Experiment(**base.plain() | {"evaluate": {"test_draw": 0}})
-    data = [prepare(hw.Experiment(**base.plain() | {"data_seed": d}), tmp_path).plan.data for d in (0, 1)]
+    base = hw.Experiment(**base.to_plain() | {"evaluate": {"test_draw": 0}})
+    data = [prepare(hw.Experiment(**base.to_plain() | {"data_seed": d}), tmp_path).plan.data for d in (0, 1)]
     for c in range(4):
         first, second = (each.client(c) for each in data)
         assert first.test.x.tolist() == second.test.x.tolist()

@@ -119,7 +119,7 @@ def edit(kind: str) -> None:
 
 
 def scores(comparison: Comparison) -> list[Any]:
-    return [row["runs"][0]["accuracy"] for row in comparison.plain()["methods"]]
+    return [row["runs"][0]["accuracy"] for row in comparison.to_plain()["methods"]]
 
 
 @pytest.mark.parametrize("kind", EDITS)
@@ -160,7 +160,7 @@ def test_a_search_or_choice_with_edited_code_is_refused(kind: str, here: Path) -
     """They repeat no finished run, so that they would answer with the numbers of the earlier code."""
     own = experiment(kind)
     methods = [own.method.name]
-    base = hw.Experiment(**{**own.plain(), "method": "fedavg"})
+    base = hw.Experiment(**{**own.to_plain(), "method": "fedavg"})
     hw.tune(own, trials=1, out="search")
     hw.choose(base, methods=methods, draws=1, trials=0, out="choice")
     edit(kind)

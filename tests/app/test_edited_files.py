@@ -71,8 +71,8 @@ def tune(kind: str, out: str) -> Any:
 
 
 def choose(kind: str, out: str) -> Any:
-    base = hw.Experiment(**{**experiment(kind).plain(), "method": "fedavg"})
-    answer = hw.choose(base, methods=[METHODS.get(kind, "fedper")], draws=1, trials=0, out=out).answer.plain()
+    base = hw.Experiment(**{**experiment(kind).to_plain(), "method": "fedavg"})
+    answer = hw.choose(base, methods=[METHODS.get(kind, "fedper")], draws=1, trials=0, out=out).answer.to_plain()
     return answer["validation"], answer["test"]
 
 

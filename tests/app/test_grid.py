@@ -63,12 +63,12 @@ def test_a_grid_gives_a_table_for_each_federation(tmp_path: Path) -> None:
     assert overview.table[0] == ["method", "partition=dirichlet:0.1", "partition=iid"]
     page = (tmp_path / "grid" / "report.html").read_text()
     tex = (tmp_path / "grid" / "table.tex").read_text()
-    for captioned in (overview, *comparison.tried()):
+    for captioned in (overview, *comparison.tabulate_tried()):
         assert captioned.caption in page
         assert all(cell in page for row in captioned.table[1] for cell in row)
     assert "FedAvg (lr=0.2)" in tex
     assert tex.count("\\toprule") == 3, "methods by federations, and the results on each"
-    first, second = comparison.tried()
+    first, second = comparison.tabulate_tried()
     assert [table.caption.partition(":")[0] for table in (first, second)] == ["partition=dirichlet", "partition=iid"]
     written = (tmp_path / "grid" / "table.md").read_text()
     titles = [table.caption for table in (overview, first, second)]
@@ -92,7 +92,7 @@ def test_finished_cells_of_a_grid_are_not_repeated(tmp_path: Path) -> None:
     again = hw.compare(SMALL, ["fedavg"], 1, tmp_path / "grid", grid={"train.lr": [0.01, 0.1]})
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "grid").rglob("rounds.jsonl")} == before
     assert len(before) == 2
-    assert again.plain() == first.plain()
+    assert again.to_plain() == first.to_plain()
 
 
 def test_lists_are_a_grid_for_data_in_memory(tmp_path: Path) -> None:
@@ -173,12 +173,12 @@ def test_a_report_of_a_grids_folder_is_the_grids_own(tmp_path: Path, monkeypatch
     """It listed every point of the grid as a method."""
     grid = {"train.lr": [0.01, 0.1], "partition": ["iid", "dirichlet:10"]}
     comparison = hw.compare(SMALL, ["fedavg", "fedper"], 1, tmp_path / "grid", grid=grid)
-    before = comparison.words(), comparison.tried()
+    before = comparison.words(), comparison.tabulate_tried()
     (tmp_path / "grid").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     again = read_grid(Path("moved"))
     assert again is not None
-    assert (again.words(), again.tried()) == before
+    assert (again.words(), again.tabulate_tried()) == before
     printed = CliRunner().invoke(cli, ["report", "moved", "--table", "latex"]).output
     assert printed == (tmp_path / "moved" / "table.tex").read_text()
     CliRunner().invoke(cli, ["report", "moved", "-o", "page.html"])

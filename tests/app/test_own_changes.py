@@ -14,7 +14,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.app import inputs
 from headwise.errors import ConfigError, HeadwiseError, RunError
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import resolve_for_sites
 from same_runs import rows, stop
 
 RNG = np.random.default_rng(0)
@@ -114,4 +114,4 @@ def test_a_bad_function_is_one_sentence(tmp_path: Path, name: Any, said: str) ->
 def test_sites_run_no_such_function() -> None:
     asked = hw.Experiment(data="own", clients=2, train={"augment": ["own_changes:noisy"]})
     with pytest.raises(ConfigError, match=r"train.augment is 'own_changes:noisy', but sites only run what their own"):
-        for_sites(asked)
+        resolve_for_sites(asked)

@@ -315,12 +315,12 @@ def test_compare_and_run_again_with_an_object(tmp_path: Path) -> None:
 
 
 def test_sites_run_no_network_of_a_users_own(tmp_path: Path) -> None:
-    from headwise.sites.facts import for_sites
+    from headwise.sites.facts import resolve_for_sites
 
     experiment = hw.Experiment(data="heart-disease", partition="natural", clients=4, model="own_nets:Small")
     with pytest.raises(ConfigError, match="model is 'network', but sites only run what their own Headwise includes"):
-        for_sites(experiment)
-    assert json.loads(json.dumps(experiment.plain()))["model"][0]["factory"] == "own_nets:Small"
+        resolve_for_sites(experiment)
+    assert json.loads(json.dumps(experiment.to_plain()))["model"][0]["factory"] == "own_nets:Small"
 
 
 class Tied(nn.Module):

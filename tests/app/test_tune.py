@@ -28,7 +28,7 @@ def small(**changes: Any) -> hw.Experiment:
 
 
 def essence(result: tuning.Tuning) -> str:
-    return json.dumps({k: v for k, v in result.plain().items() if k != "out"})
+    return json.dumps({k: v for k, v in result.to_plain().items() if k != "out"})
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from saying import Headwise, assert_refused, small, snapshot
 
 import headwise as hw
 from headwise.cli import main
-from headwise.disk.files import only_writer
+from headwise.disk.files import lock_folder
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_a_run_is_not_overwritten_by_another(headwise: Headwise, run: Path) -> N
 
 
 def test_a_run_that_somebody_writes_is_refused(headwise: Headwise, run: Path) -> None:
-    with only_writer(run):
+    with lock_folder(run):
         before = snapshot(run)
         assert_refused(headwise("resume", "run"), "run is being written by another process")
         assert snapshot(run) == before

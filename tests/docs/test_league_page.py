@@ -70,7 +70,7 @@ def test_of_a_revised_method_the_newest_results_count(league: Any, tmp_path: Pat
     made += [(result, 2) for result, _ in made if result.method == "fedavg"]
     for result, numerics in made:
         name = f"{result.method}-{9 - numerics}-{result.draw}.json"  # the newer one comes first in the folder
-        (home / name).write_text(json.dumps({**result.plain(), "numerics": numerics}))
+        (home / name).write_text(json.dumps({**result.to_plain(), "numerics": numerics}))
     newest = league.newest_results(tmp_path)
     assert len(newest) == 2 * len(SCORES)
     assert {r.method for r in newest if r.numerics == 2} == {"fedavg"}

@@ -259,7 +259,7 @@ def test_warnings_about_silence_come_less_and_less_often(
     time_module = SimpleNamespace(monotonic=lambda: clock[0], sleep=threading.Event().wait)
     monkeypatch.setattr("headwise.engine.host.time", time_module)
     watch = SilenceWatch(60)
-    with watch.over("client 3"):
+    with watch.watch("client 3"):
         for second in range(1000):
             clock[0] = float(second)
             watch.warn()
@@ -419,7 +419,7 @@ def test_faults_that_nobody_understands(text: Any, says: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "drop=0.3", "drop=0..0.9", "drop=0.25,nan=0.05,slow=0.1"])
 def test_faults_are_read_and_written_alike(text: str) -> None:
-    assert hw.Experiment(faults={"inject": text}).plain()["faults"]["inject"] == text
+    assert hw.Experiment(faults={"inject": text}).to_plain()["faults"]["inject"] == text
 
 
 def test_the_policy_is_skip_where_faults_are_made() -> None:

@@ -101,12 +101,12 @@ def kernels(run: hw.Run) -> list[set[str]]:
 @pytest.mark.parametrize("workers", [1, 2, "threads:2"])
 @pytest.mark.parametrize(("method", "ran"), [("fedavg", "native"), ("fedprox", "native"), ("moon", "plain")])
 def test_every_executor_says_which_kernels_ran(workers: Any, method: str, ran: str, tmp_path: Path) -> None:
-    asked = hw.Experiment(**{**experiment(workers=workers).plain(), "method": method})
+    asked = hw.Experiment(**{**experiment(workers=workers).to_plain(), "method": method})
     assert kernels(hw.run(asked, tmp_path / "run")) == [{ran if ran == "plain" else fastest()}]
 
 
 def test_plain_kernels_only_where_they_are_asked_for(tmp_path: Path) -> None:
-    asked = hw.Experiment(**{**experiment(kernels="plain").plain(), "method": "fedrep"})
+    asked = hw.Experiment(**{**experiment(kernels="plain").to_plain(), "method": "fedrep"})
     assert kernels(hw.run(asked, tmp_path / "run")) == [{"plain"}]
 
 

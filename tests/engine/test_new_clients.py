@@ -24,7 +24,7 @@ from headwise.settings.choices import Choice
 from headwise.settings.experiment import Experiment, experiment_from
 from headwise.settings.names import list_names
 from headwise.settings.options import Evaluate, Sampling
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import resolve_for_sites
 from headwise.testing.toy import EASY, Recorder, federation, play, toy_plan
 
 NEW = 0.25
@@ -137,4 +137,4 @@ def test_a_deployment_leaves_nobody_out(changes: dict[str, Any]) -> None:
     """Its server has no samples with which somebody could join."""
     asked = experiment_from({"data": "heart-disease", "partition": "natural", "clients": 4, **changes})
     with pytest.raises(ConfigError, match="is set, but only simulations know all clients"):
-        for_sites(asked)
+        resolve_for_sites(asked)

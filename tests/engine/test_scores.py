@@ -8,7 +8,7 @@ import torch
 from bench_of_tests import even_federation, play, prepare
 from sklearn import metrics
 
-from headwise.engine.client.scoring import over_clients, score
+from headwise.engine.client.scoring import score, summarize_clients
 from headwise.log.metrics import Score, metrics_to_measure
 from headwise.methods.fedavg import FedAvg
 
@@ -38,7 +38,7 @@ def _scores(accuracies: list[float], sizes: list[int]) -> dict[int, Score]:
 
 
 def test_means_weigh_samples_or_clients() -> None:
-    found = over_clients(_scores([0.5, 1.0], [30, 10]))
+    found = summarize_clients(_scores([0.5, 1.0], [30, 10]))
     assert found["accuracy"] == pytest.approx(0.625)
     assert found["client_mean"] == pytest.approx(0.75)
     assert found["client_std"] == pytest.approx(0.25)
@@ -47,7 +47,7 @@ def test_means_weigh_samples_or_clients() -> None:
 
 
 def test_with_equal_test_sizes_both_means_are_the_same() -> None:
-    found = over_clients(_scores(list(np.random.default_rng(0).random(25)), [12] * 25))
+    found = summarize_clients(_scores(list(np.random.default_rng(0).random(25)), [12] * 25))
     assert found["accuracy"] == pytest.approx(found["client_mean"])
     row = play(prepare(FedAvg(), even_federation())).rows[-1]
     assert row["pre"]["accuracy"] == pytest.approx(row["pre"]["client_mean"])
@@ -56,9 +56,9 @@ def test_with_equal_test_sizes_both_means_are_the_same() -> None:
 @pytest.mark.parametrize(("clients", "worst"), [(5, 0.0), (10, 0.0), (19, 0.0), (20, 0.025), (30, 1 / 30)])
 def test_the_worst_decile_is_the_mean_of_the_worst_tenth_but_at_least_one(clients: int, worst: float) -> None:
     accuracies = [c / clients for c in range(clients)]
-    found = over_clients(_scores(accuracies[::-1], list(range(1, clients + 1))))
+    found = summarize_clients(_scores(accuracies[::-1], list(range(1, clients + 1))))
     assert found["worst_decile"] == pytest.approx(worst)
 
 
 def test_nobody_to_measure_is_no_error() -> None:
-    assert over_clients({}) == {"clients": 0, "samples": 0}
+    assert summarize_clients({}) == {"clients": 0, "samples": 0}

@@ -27,8 +27,8 @@ from headwise.settings.options import Train, Workers
 
 @pytest.mark.parametrize("value", ["auto", 1, 256, "threads:2"])
 def test_workers_are_read_and_written_alike(value: Any) -> None:
-    assert hw.Experiment(engine={"workers": value}).plain()["engine"]["workers"] == value
-    assert Workers.parse(str(value), "engine.workers").plain() == value
+    assert hw.Experiment(engine={"workers": value}).to_plain()["engine"]["workers"] == value
+    assert Workers.parse(str(value), "engine.workers").to_plain() == value
 
 
 @pytest.mark.parametrize("value", [0, -1, 257, True, 1.5, "two", "threads", "threads:0", "threads:", "", None, [2]])

@@ -122,7 +122,7 @@ def toml(data: bytes) -> None:
         found = config.experiment_from(config.read_toml(path))
     except ConfigError:
         return
-    assert config.experiment_from(found.plain()) == found
+    assert config.experiment_from(found.to_plain()) == found
 
 
 def archives(data: bytes) -> None:

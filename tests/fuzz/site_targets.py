@@ -33,7 +33,7 @@ from headwise.params import Params
 from headwise.records import Packed, RecordError, encode, to_bytes
 from headwise.settings.experiment import experiment_from
 from headwise.settings.foreign import read_foreign
-from headwise.sites.facts import ClientFacts, Introduction, for_sites, write_for_sites
+from headwise.sites.facts import ClientFacts, Introduction, resolve_for_sites, write_for_sites
 from headwise.sites.keys import check_certificate, read_signed_list, sign_list, write_certificates, write_node_key
 from headwise.sites.offers import read_offer
 from headwise.sites.secagg import protocol
@@ -72,7 +72,9 @@ from superlink import SuperLink, connected, echo
 
 TYPES = record_types(FedAvg)
 DATA = "synthetic:60:4:6:sites=2"
-STUDY = for_sites(hw.Experiment(method="fedavg", data=DATA, partition="natural", model="mlp:6", clients=2, rounds=3))
+STUDY = resolve_for_sites(
+    hw.Experiment(method="fedavg", data=DATA, partition="natural", model="mlp:6", clients=2, rounds=3)
+)
 TEXT = write_for_sites(STUDY)
 WEIGHTS = Params(a=torch.arange(3.0))
 PRIVATE = {**json.loads(TEXT), "privacy": {"clip": 1.0, "noise": 1.0}, "secure": {"sums": True}}
@@ -172,7 +174,7 @@ def experiments(data: bytes) -> None:
         experiment = read_foreign(text)
     except ConfigError:
         return
-    assert experiment_from(experiment.plain()) == experiment
+    assert experiment_from(experiment.to_plain()) == experiment
     with suppress(HeadwiseError):
         Policy(SITE, Path("/nowhere")).permit(text)
 

@@ -12,7 +12,7 @@ from opacus.accountants import RDPAccountant
 import headwise as hw
 from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job, JobKind
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import resolve_for_sites
 from headwise.sites.site.policy import read_policy
 from headwise.sites.site.site import open_site
 from headwise.sites.transport.messages import Order, SiteJob, pack_order
@@ -32,7 +32,7 @@ def asked(rounds: int, noise: float) -> str:
         method="fedavg", data=DATA, partition="natural", model="mlp:6", clients=1, rounds=rounds,
         privacy={"clip": 1.0, "noise": noise},
     )  # fmt: skip
-    return json.dumps(for_sites(found).plain())
+    return json.dumps(resolve_for_sites(found).to_plain())
 
 
 def left(path: Path, run: str, t: int, text: str, kind: JobKind) -> bool:

@@ -40,7 +40,7 @@ VALUES = st.recursive(
 
 def read(values: Any) -> None:
     if found := tried(lambda: experiment_from(values), ConfigError):
-        assert experiment_from(found.plain()) == found
+        assert experiment_from(found.to_plain()) == found
 
 
 @fuzzed
@@ -69,7 +69,7 @@ def test_any_changes(changes: list[str]) -> None:
 @given(st.text(alphabet="dropnaslwtice=.,0123456789", max_size=24) | damaged(b"drop=0.3,nan=0..0.5").map(repr))
 def test_any_faults(text: str) -> None:
     if found := tried(lambda: Inject.parse(text, "faults.inject"), ConfigError, "faults.inject"):
-        assert Inject.parse(found.plain(), "again") == found
+        assert Inject.parse(found.to_plain(), "again") == found
         assert 0 <= sum(high for _, _, high in found.shares) <= 1 + 1e-9
 
 

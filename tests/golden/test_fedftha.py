@@ -16,7 +16,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.fedftha import FedFTHA, OwnHead, Server, Up, _by_owners  # pyright: ignore[reportPrivateUsage]
+from headwise.methods.fedftha import FedFTHA, OwnHead, Server, Up, _average_by_owners  # pyright: ignore[reportPrivateUsage]
 from headwise.params import Params
 from headwise.records import pack
 
@@ -134,7 +134,7 @@ def test_owner_mean_of_a_head_of_two_layers() -> None:
     heads = [Params({k: torch.full((3, 2), 10.0 * c + i) for i, k in enumerate(names)}) for c in range(3)]
     owned = torch.tensor([[True, True, False], [False, True, False], [False, False, False]])
     plain = Params({k: torch.stack([h[k] for h in heads]).mean(0) for k in names})
-    first, last = _by_owners(plain, heads, owned).values()
+    first, last = _average_by_owners(plain, heads, owned).values()
     assert first.tolist() == [[10.0, 10.0]] * 3
     assert last.tolist() == [[1.0, 1.0], [6.0, 6.0], [11.0, 11.0]]
 

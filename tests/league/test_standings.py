@@ -12,12 +12,12 @@ from headwise.errors import RunError
 from headwise.league.cells import Result, read_csv, to_csv
 from headwise.league.play import League, render
 from headwise.league.standings import (
-    changes_table,
     compare_leagues,
     describe_changes,
     federation_table,
     split_by_federation,
     standings_of,
+    tabulate_changes,
 )
 
 MEANS = {"standalone": 0.6, "fedavg-ft": 0.7, "fedah": 0.8, "fd": 0.6}
@@ -70,7 +70,7 @@ def test_nothing_is_said_of_a_yardstick_that_was_not_run() -> None:
     assert not any(rival in text for text in standings.words() for rival in ("standalone", "fedavg-ft"))
     assert standings.overview()[0] == ["method", "family", "mean rank", "behind the best", "near the best"]
     assert all(len(row) == 5 for row in standings.overview()[1])
-    assert standings.by_family() == ([], [])
+    assert standings.tabulate_families() == ([], [])
     head, rows = federation_table(standings.groups[0])
     assert not {"ahead of local training", "worse off"} & {*head}
     assert all(len(row) == len(head) for row in rows)
@@ -127,7 +127,7 @@ def test_a_federations_table_has_intervals_and_costs() -> None:
 
 
 def test_families_by_federation() -> None:
-    head, rows = standings_of(make_results(noise=0)).by_family()
+    head, rows = standings_of(make_results(noise=0)).tabulate_families()
     assert head == ["family", "fed0", "fed1", "fed2"]
     assert ["family of fedah (1)", "+20.0", "+20.0", "+20.0"] in rows
 
@@ -140,7 +140,7 @@ def test_a_change_is_shown_with_its_interval() -> None:
     assert all(c.difference.excludes_zero for c in changes[:3])
     words = describe_changes(changes)
     assert "9 with the same scores, 3 that changed by more than chance" in words[0]
-    assert [row[1] for row in changes_table(changes)[1]] == ["fedah"] * 3
+    assert [row[1] for row in tabulate_changes(changes)[1]] == ["fedah"] * 3
 
 
 def test_the_csv_is_read_back(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_the_csv_is_read_back(tmp_path: Path) -> None:
     results = read_csv(path)
     assert len(results) == len(make_results())
     assert all(c.identical for c in compare_leagues(make_results(), results))
-    assert {**results[0].plain(), "scores": [], "mean_client": 0, "worst_tenth": 0} == {
-        **next(r for r in make_results() if r.method == "fd").plain(), "scores": [], "mean_client": 0, "worst_tenth": 0
-    }  # fmt: skip
+    blank = {"scores": [], "mean_client": 0, "worst_tenth": 0}
+    same = next(r for r in make_results() if r.method == "fd")
+    assert {**results[0].to_plain(), **blank} == {**same.to_plain(), **blank}
 
 
 @pytest.mark.parametrize(

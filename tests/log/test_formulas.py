@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import metrics as sk
 
-from headwise.engine.client.scoring import over_clients, score
+from headwise.engine.client.scoring import score, summarize_clients
 from headwise.errors import ConfigError
 from headwise.log import formulas
 from headwise.log.metrics import (
@@ -163,10 +163,10 @@ def test_labels_that_nobody_has_or_predicts_have_no_f1() -> None:
 def test_averages_skip_clients_that_are_not_measured_and_say_how_many_are() -> None:
     auc = next(m for m in OURS if m.name == "auc")
     scores = {0: {"n": 10, "auc": 0.5}, 1: {"n": 1000}, 2: {"n": 10, "auc": 1.0}}
-    found = over_clients(scores, auc)
+    found = summarize_clients(scores, auc)
     assert (found["auc"], found["auc_clients"], found["clients"]) == (0.75, 2, 3)
     assert (found["client_mean"], found["client_std"], found["worst_decile"]) == (0.75, 0.25, 0.5)
-    assert "auc_clients" not in over_clients({c: scores[c] for c in (0, 2)}, auc)
+    assert "auc_clients" not in summarize_clients({c: scores[c] for c in (0, 2)}, auc)
 
 
 def test_errors_of_clients_combine_to_the_error_over_all_samples() -> None:
@@ -174,7 +174,7 @@ def test_errors_of_clients_combine_to_the_error_over_all_samples() -> None:
     z, y = rng.standard_normal((30, 1)), rng.standard_normal((30, 1))
     parts = {c: measured("regression", z[part], y[part]) for c, part in enumerate((slice(0, 5), slice(5, 30)))}
     rmse = main_metric(None, "regression")
-    found, whole = over_clients(parts, rmse), measured("regression", z, y)
+    found, whole = summarize_clients(parts, rmse), measured("regression", z, y)
     assert found["rmse"] == pytest.approx(whole["rmse"])
     assert found["mae"] == pytest.approx(whole["mae"])
     assert found["worst_decile"] == max(part["rmse"] for part in parts.values()), "the highest error is the worst"

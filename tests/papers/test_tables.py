@@ -242,7 +242,7 @@ def test_settings_that_are_as_usual_do_not_make_another_cell() -> None:
 
 def test_every_cell_of_a_table_has_its_own_key() -> None:
     cells = cells_of(ask_for("fedafk/2"))
-    assert len({c.key for c in cells}) == len({json.dumps(c.experiment.plain(), sort_keys=True) for c in cells}) > 1
+    assert len({c.key for c in cells}) == len({json.dumps(c.experiment.to_plain(), sort_keys=True) for c in cells}) > 1
 
 
 @pytest.mark.parametrize("name", ["fedgmh/2", "fedgmh/3", "fedgmh/4", "fedgmh/6"])

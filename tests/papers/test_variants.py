@@ -57,7 +57,7 @@ def test_the_page_says_what_was_set_by_hand() -> None:
     page = Reproduction(changed, (row,), "headwise reproduce fedgmh/2").markdown()
     assert "**Set by hand: train.lr=0.1, method.beta=0.1,0.3.**" in page
     assert "- Set by hand, not the paper's: train.lr=0.1." in page
-    assert Reproduction(changed, (row,)).plain()["set"] == ["train.lr=0.1", "method.beta=0.1,0.3"]
+    assert Reproduction(changed, (row,)).to_plain()["set"] == ["train.lr=0.1", "method.beta=0.1,0.3"]
     assert "by hand" not in Reproduction(plain, (row,), "headwise").markdown()
     assert changed.folder == "fedgmh-2-train.lr=0.1-method.beta=0.1,0.3" != plain.folder
 

@@ -239,7 +239,7 @@ class NoisyControls(ClientGaussian):
     name = "noisy-controls"
     messages = (Trained,)
 
-    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+    def add_noise(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
         assert isinstance(down, Global)
         assert isinstance(up, Trained)
         both = Params({f"w/{k}": t - down.w[k] for k, t in up.w.items()} | {f"c/{k}": t for k, t in up.dc.items()})

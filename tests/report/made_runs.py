@@ -19,7 +19,7 @@ def manifest(
 ) -> dict[str, Any]:
     """A manifest as `runs.manifest.describe` writes it."""
     experiment = {
-        **Experiment(clients=clients, rounds=ROUNDS, seed=seed).plain(),
+        **Experiment(clients=clients, rounds=ROUNDS, seed=seed).to_plain(),
         "method": {"name": method, **(options or {})},
         "data": {"name": "digits"},
         "partition": {"name": "dirichlet", "alpha": 0.1},

@@ -226,7 +226,7 @@ def test_command_runs_the_same_experiment(tmp_path: Path) -> None:
         )
     )
     run = make_run(tmp_path / "a")
-    kept = json.loads((run / "manifest.json").read_text()) | {"experiment": expected.plain()}
+    kept = json.loads((run / "manifest.json").read_text()) | {"experiment": expected.to_plain()}
     (run / "manifest.json").write_text(json.dumps(kept))
     words = shlex.split(command_of(Run(run)))
     assert words[:2] == ["headwise", "run"]

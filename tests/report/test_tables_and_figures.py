@@ -20,7 +20,7 @@ from headwise.report.page import Scatter, render
 from headwise.report.results import collect
 from headwise.report.tables import (
     TableStyle,
-    captioned_latex,
+    format_captioned_latex,
     format_tables,
     tabulate_confusion,
     tabulate_differences,
@@ -122,7 +122,7 @@ def test_tables_of_several_federations_name_each_in_its_caption(tmp_path: Path) 
 
 def test_latex_says_per_cent_once_in_a_grids_overview() -> None:
     table = (["method", "dirichlet:0.1"], [["fedavg", "52.7 % (lr=0.1)"], ["fedah", "92.5 % (lr=1)"]])
-    text = captioned_latex(("Accuracy", table), TableStyle({"fedah": "FedAH"}))
+    text = format_captioned_latex(("Accuracy", table), TableStyle({"fedah": "FedAH"}))
     assert r"method & dirichlet:0.1 (\%) \\" in text
     assert r"FedAH & 92.5 (lr=1) \\" in text
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.disk.files import only_writer
+from headwise.disk.files import lock_folder
 from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
 from killed_runs import bits, forks
@@ -171,7 +171,7 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
     run = stop_after(tmp_path / "run", 2)
-    with only_writer(run.path):
+    with lock_folder(run.path):
         before = snapshot(run.path)
         with pytest.raises(RunError, match="is being written by another process"):
             hw.resume(run.path)

@@ -15,7 +15,7 @@ from headwise.app.launch import data_folder
 from headwise.app.prepare import prepare
 from headwise.cli import main
 from headwise.disk.files import seal, write_json
-from headwise.engine.driver import _patience
+from headwise.engine.driver import _update_patience
 from headwise.engine.events import Progress
 from headwise.errors import ConfigError, RunError
 from headwise.log.metrics import main_metric
@@ -62,10 +62,10 @@ def test_the_round_chosen_on_validation_follows_the_direction() -> None:
 @pytest.mark.parametrize(("name", "better", "worse"), [("auc", 0.8, 0.6), ("log_loss", 0.6, 0.8)])
 def test_patience_follows_the_direction(name: str, better: float, worse: float) -> None:
     main, now = main_metric(name, None), Progress(1, Nothing(), {}, 0.7, 0)
-    assert _patience(now, curve(better, name=name)[0], main) == (better, 0)
-    assert _patience(now, curve(worse, name=name)[0], main) == (0.7, 1)
-    assert _patience(now, curve(None, name=name)[0], main) == (0.7, 1)
-    assert _patience(Progress(1, Nothing(), {}), curve(worse, name=name)[0], main) == (worse, 0)
+    assert _update_patience(now, curve(better, name=name)[0], main) == (better, 0)
+    assert _update_patience(now, curve(worse, name=name)[0], main) == (0.7, 1)
+    assert _update_patience(now, curve(None, name=name)[0], main) == (0.7, 1)
+    assert _update_patience(Progress(1, Nothing(), {}), curve(worse, name=name)[0], main) == (worse, 0)
 
 
 def test_an_error_that_cannot_fall_ends_a_run_with_patience(tmp_path: Path) -> None:

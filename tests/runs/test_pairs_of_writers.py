@@ -12,7 +12,7 @@ import pytest
 import headwise as hw
 from headwise.app.launch import Backend
 from headwise.app.prepare import Prepared, prepare
-from headwise.disk.files import only_writer
+from headwise.disk.files import lock_folder
 from headwise.errors import RunError
 from headwise.runs import manifest
 from headwise.runs.store import new_run
@@ -68,7 +68,7 @@ def test_of_two_writers_one_has_the_folder(tmp_path: Path, monkeypatch: pytest.M
 
 def test_one_who_comes_while_another_begins_writes_nothing(tmp_path: Path) -> None:
     folder, again = tmp_path / "run", partial(hw.run, experiment(), tmp_path / "run")
-    with only_writer(folder, make=True):
+    with lock_folder(folder, make=True):
         before = snapshot(folder)
         with pytest.raises(RunError, match="is being written by another process"):
             again()
@@ -90,10 +90,10 @@ def test_a_lock_that_was_removed_keeps_nobody_out(tmp_path: Path) -> None:
     removed: list[os.PathLike[str]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", slowly)
-        with only_writer(tmp_path / "run", make=True):
+        with lock_folder(tmp_path / "run", make=True):
             patch.undo()
             assert removed
-            with pytest.raises(RunError, match="is being written by another process"), only_writer(tmp_path / "run"):
+            with pytest.raises(RunError, match="is being written by another process"), lock_folder(tmp_path / "run"):
                 raise AssertionError("there are two writers")
 
 

@@ -24,7 +24,7 @@ CURVE = [0.1, 0.5, 0.3, 0.8, 0.2, 0.8, 0.4, 0.6, 0.7, 0.5, 0.6, 0.3]
 VALIDATION = [0.1, 0.2, 0.9, 0.3, 0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
 EXPERIMENT = {
-    **hw.Experiment(clients=3, seed=7).plain(),
+    **hw.Experiment(clients=3, seed=7).to_plain(),
     **{k: {"name": k} for k in ("method", "data", "partition")},
 }
 

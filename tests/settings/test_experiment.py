@@ -80,10 +80,10 @@ def test_tree_survives_json() -> None:
         sampling=Sampling(0.5, 0.2),
         clients=4,
     )
-    again = experiment_from(json.loads(json.dumps(first.plain())))
+    again = experiment_from(json.loads(json.dumps(first.to_plain())))
     assert again == first
     resolved = registry.resolve_all(first)
-    assert experiment_from(json.loads(json.dumps(resolved.plain()))) == resolved
+    assert experiment_from(json.loads(json.dumps(resolved.to_plain()))) == resolved
     assert resolved.method.options["head_epochs"] == 3
     assert resolved.data.options == Digits().__dict__
 
@@ -246,7 +246,7 @@ def test_any_values_are_an_experiment_or_a_config_error(values: dict[str, Any]) 
         made = experiment_from(values)
     except ConfigError:
         return
-    assert experiment_from(json.loads(json.dumps(made.plain()))) == made
+    assert experiment_from(json.loads(json.dumps(made.to_plain()))) == made
 
 
 @settings(max_examples=200, deadline=None)

@@ -157,5 +157,5 @@ class LocalTransport:
 
 def run_deployment(transport: LocalTransport, asked: hw.Experiment, out: Path) -> hw.Run:
     """A deployment inside this process; its sites answer at once."""
-    serve(transport, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": 0.0, "sites": []})})
+    serve(transport, {"order": json.dumps({"experiment": asked.to_plain(), "out": str(out), "wait": 0.0, "sites": []})})
     return hw.Run(out)

@@ -87,7 +87,7 @@ class Laboratory:
         return self.do("deploy", "exp.toml", "--server", "server", "--out", out, "--json", fails=fails)
 
     def write(self, asked: hw.Experiment) -> None:
-        lines = {k: v for k, v in asked.plain().items() if v is not None and k != "engine"}
+        lines = {k: v for k, v in asked.to_plain().items() if v is not None and k != "engine"}
         (self.home / "exp.toml").write_text("\n".join(f"{k} = {toml(v)}" for k, v in lines.items()))
 
     def kill(self, name: str) -> None:

@@ -90,7 +90,7 @@ def test_twenty_experiments_in_workers_threads_flower_and_sites(
         drawn.append(shape)
 
     draw()
-    flower = [(asked(s, **ENGINE).plain(), str(tmp_path / str(k) / "flower")) for k, s in enumerate(drawn)]
+    flower = [(asked(s, **ENGINE).to_plain(), str(tmp_path / str(k) / "flower")) for k, s in enumerate(drawn)]
     done = run_alone("-c", RUNS, json.dumps(flower), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for k, shape in enumerate(drawn):

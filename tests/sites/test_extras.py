@@ -62,7 +62,7 @@ def test_a_site_downloads_only_what_it_is_told_to(
 
 
 def test_offline_ends_with_its_block() -> None:
-    with files.offline():
+    with files.forbid_downloads():
         assert not files._online.get()
     assert files._online.get()
 

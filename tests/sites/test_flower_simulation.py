@@ -57,7 +57,7 @@ class RoundSecrets(Remote):
 
 def executor(experiment, plan, states, folder):
     copies = LocalCopies(states, SiteStates(site.folder, folder.name))
-    return RoundSecrets(plan, to_json(experiment.plain()), folder.name, link, copies, workers=2)
+    return RoundSecrets(plan, to_json(experiment.to_plain()), folder.name, link, copies, workers=2)
 
 asked, data = json.loads(sys.argv[1]), data_folder(None)
 site = Site(Path("sites").absolute(), OpenPolicy(data))
@@ -81,8 +81,8 @@ ALL: dict[str, Any] = {"sampling": {"ratio": 1.0}}
 
 
 def same_bits(methods: tuple[str, ...], folder: Path, **more: hw.Experiment) -> None:
-    asked = [(experiment(m, engine=ENGINE).plain(), str(folder / f"flower-{m}")) for m in methods]
-    asked += [(other.plain(), str(folder / name)) for name, other in more.items()]
+    asked = [(experiment(m, engine=ENGINE).to_plain(), str(folder / f"flower-{m}")) for m in methods]
+    asked += [(other.to_plain(), str(folder / name)) for name, other in more.items()]
     done = run_alone("-c", RUNS, json.dumps(asked), folder=folder)
     assert done.returncode == 0, done.stderr
     for method in methods:

@@ -26,7 +26,7 @@ from headwise.records import Packed, from_bytes, to_bytes
 from headwise.runs.checkpoint import Checkpoints
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
-from headwise.sites.facts import experiment_hash, for_sites
+from headwise.sites.facts import experiment_hash, resolve_for_sites
 from headwise.sites.offers import read_offer, write_offer
 from headwise.sites.server import nodes
 from headwise.sites.site.models import adapt
@@ -75,7 +75,7 @@ def test_it_gets_what_joining_gives_where_all_data_are(method: str, tmp_path: Pa
     late = tmp_path / "late" / "site.toml"
     here = {e: adapt(late, tmp_path / "offer", None, e) for e in (0, 2)}
     plan = Policy(read_site(write_site(tmp_path / "all", range(5))), tmp_path / "all").plan(
-        json.dumps(hw.Experiment(**{**run.manifest["experiment"], "clients": 5}).plain())
+        json.dumps(hw.Experiment(**{**run.manifest["experiment"], "clients": 5}).to_plain())
     )
     plan = replace(plan, data=replace(plan.data, absent=frozenset({4})))
     kept = Checkpoints(run.path / "checkpoint", record_types(type(plan.method))).load()
@@ -139,7 +139,7 @@ def test_the_site_decides_as_in_a_round(allow: str, why: str, late: Path, tmp_pa
 
 def test_a_signed_list_covers_the_offer(late: Path) -> None:
     """It is of the study as the operator wrote it, before anything was filled in."""
-    asked = for_sites(experiment("fedper", clients=4, rounds=1, sampling={"ratio": 1.0}))
+    asked = resolve_for_sites(experiment("fedper", clients=4, rounds=1, sampling={"ratio": 1.0}))
     assert experiment_hash(experiment_from(json.loads(read_offer(late / "offer").experiment))) == experiment_hash(asked)
 
 

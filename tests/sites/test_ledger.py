@@ -18,7 +18,7 @@ from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job
 from headwise.engine.executors.local import Serial
 from headwise.errors import ConfigError
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import resolve_for_sites
 from headwise.sites.site.policy import read_policy
 from headwise.sites.site.site import open_site
 from headwise.sites.site.site_file import read_site
@@ -34,7 +34,9 @@ NOISE = 2.0
 def asked(rounds: int = 1, noise: float | None = NOISE, **more: Any) -> str:
     """A private experiment with one client, as a server sends it."""
     privacy = {} if noise is None else {"clip": 1.0, "noise": noise}
-    plain = for_sites(experiment("fedavg", clients=1, rounds=rounds, data=DATA, **{"privacy": privacy, **more})).plain()
+    plain = resolve_for_sites(
+        experiment("fedavg", clients=1, rounds=rounds, data=DATA, **{"privacy": privacy, **more})
+    ).to_plain()
     return json.dumps(plain)
 
 

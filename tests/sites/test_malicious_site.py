@@ -13,7 +13,7 @@ from federations import LocalTransport, experiment, relative_distance, run_deplo
 import headwise as hw
 from headwise.errors import ClientError
 from headwise.records import from_bytes, to_bytes
-from headwise.sites.facts import ClientFacts, for_sites
+from headwise.sites.facts import ClientFacts, resolve_for_sites
 from headwise.sites.server import nodes, remote
 from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.transport import messages
@@ -224,7 +224,7 @@ def test_an_introduction_that_is_none_is_refused_in_a_printable_sentence(text: s
         reply if node != LIAR else SiteMessage(text, []) if text != "records" else SiteMessage(reply.text, [b"more"])
     )
     lines: list[str] = []
-    link = Nodes(transport, for_sites(make_study()), Roster({}, {}), lines.append)
+    link = Nodes(transport, resolve_for_sites(make_study()), Roster({}, {}), lines.append)
     link.wait(range(5), 0.0)
     assert why in str(link.statuses[LIAR].refusal)
     assert all(line.isprintable() for line in lines)

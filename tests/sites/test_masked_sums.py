@@ -22,7 +22,7 @@ from headwise.params import Params
 from headwise.records import Nothing, Record, pack
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import resolve_for_sites
 from headwise.sites.secagg import round as masked_round
 from headwise.sites.secagg.protocol import SCALAR, SEED
 from headwise.sites.server import nodes
@@ -457,7 +457,7 @@ def test_nothing_leaves_unmasked_where_masks_are_asked_for(tmp_path: Path) -> No
 def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
     transport, _ = transcript(tmp_path)
     values = json.loads(sent(transport, 102, "keys").text)
-    values["experiment"] = json.dumps(for_sites(asked(secure={})).plain())
+    values["experiment"] = json.dumps(resolve_for_sites(asked(secure={})).to_plain())
     said = say(transport, 102, SiteMessage(json.dumps(values), []))
     assert said["error"] == "this experiment has no masked sums: secure.sums is false."
 
@@ -530,9 +530,9 @@ def made(real: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def test_a_site_can_insist_on_masks(tmp_path: Path) -> None:
     site = read_policy(write_site(tmp_path / "site", [0], "plain = false"))
     with pytest.raises(RunError) as error:
-        site.plan(json.dumps(for_sites(asked(secure={})).plain()))
+        site.plan(json.dumps(resolve_for_sites(asked(secure={})).to_plain()))
     assert str(error.value) == "site only sends masked sums, but secure.sums is false in the experiment."
-    assert site.plan(json.dumps(for_sites(asked()).plain())).experiment.secure.sums
+    assert site.plan(json.dumps(resolve_for_sites(asked()).to_plain())).experiment.secure.sums
 
 
 # -- values and reports that can't be used
@@ -665,7 +665,7 @@ def test_nodes_of_a_simulation_mask_too(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_can_not_be_masked_is_refused_before_it_begins(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    plain = {**asked("fedavg", engine={"kind": "flower-sim"}).plain(), **changes}
+    plain = {**asked("fedavg", engine={"kind": "flower-sim"}).to_plain(), **changes}
     with pytest.raises(ConfigError) as error:
         hw.run(experiment_from(plain), tmp_path / "run")
     assert str(error.value) == f"secure.sums is true, but {said}"

@@ -12,7 +12,7 @@ from federations import LocalTransport, experiment, run_deployment, write_site
 
 import headwise as hw
 from headwise.cli import main
-from headwise.engine.client.scoring import over_clients
+from headwise.engine.client.scoring import summarize_clients
 from headwise.errors import ConfigError
 from headwise.log.metrics import Metric, mean, metrics
 from headwise.report.page import render
@@ -63,7 +63,7 @@ def test_a_new_metric_is_everywhere(
     run = hw.run(experiment(rounds=2), tmp_path / "run")
     row, line = run.rounds[-1], run.clients[-1]
     tests = {c["client"]: c["pre"]["test"] for c in run.clients if c["round"] == 2 and c["pre"]["test"]}
-    assert row["pre"]["top2"] == pytest.approx(over_clients(tests)["top2"])
+    assert row["pre"]["top2"] == pytest.approx(summarize_clients(tests)["top2"])
     assert row["pre"]["accuracy"] < row["pre"]["top2"] <= 1
     assert line["pre"]["test"]["top2"] <= 1
     assert flatten_row(row)["pre/top2"] == row["pre"]["top2"]

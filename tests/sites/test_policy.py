@@ -17,7 +17,7 @@ from headwise.records import Nothing, encode
 from headwise.settings.choices import Choice
 from headwise.settings.foreign import read_foreign
 from headwise.settings.names import list_names
-from headwise.sites.facts import for_sites, write_for_sites
+from headwise.sites.facts import resolve_for_sites, write_for_sites
 from headwise.sites.keys import sign_list
 from headwise.sites.server import nodes
 from headwise.sites.server.nodes import Nodes, Roster
@@ -77,7 +77,7 @@ def test_a_method_that_asks_for_labels_needs_sites_that_tell(tmp_path: Path) -> 
 
 def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
     site = read_policy(write_site(folder, [0], allow))
-    asked = {**for_sites(experiment()).plain(), **changes}
+    asked = {**resolve_for_sites(experiment()).to_plain(), **changes}
     with pytest.raises(RunError) as error:
         site.plan(json.dumps(asked))
     return str(error.value)
@@ -110,7 +110,7 @@ def test_a_site_refuses_what_it_does_not_allow(allow: str, changes: dict[str, An
 @pytest.mark.parametrize(("noise", "allowed"), [(50.0, True), (1.0, False)])
 def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Path) -> None:
     site = read_policy(write_site(tmp_path / "site", [0], "epsilon = 3.0"))
-    asked = json.dumps(for_sites(experiment("fedavg", privacy={"clip": 1.0, "noise": noise})).plain())
+    asked = json.dumps(resolve_for_sites(experiment("fedavg", privacy={"clip": 1.0, "noise": noise})).to_plain())
     if allowed:
         assert site.plan(asked).privacy.noise == noise
     else:
@@ -131,7 +131,7 @@ def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool,
 
 def test_noise_from_the_seed_protects_nobody(tmp_path: Path) -> None:
     seeded = {"clip": 1.0, "noise": 50.0, "source": "seed"}
-    asked = for_sites(experiment("fedavg", privacy=seeded)).plain()
+    asked = resolve_for_sites(experiment("fedavg", privacy=seeded)).to_plain()
     assert "but the experiment has no privacy" in refusal(tmp_path / "site", "epsilon = 3.0", **asked)
 
 
@@ -148,7 +148,7 @@ def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
 
 def hostile(path: Path, word: str) -> list[dict[str, Any]]:
     """Experiments that name this file, and what it may define, wherever a name can be."""
-    file, usual = str(path), for_sites(experiment()).plain()
+    file, usual = str(path), resolve_for_sites(experiment()).to_plain()
     code = [
         file,
         f"{file}:{word}",
@@ -173,7 +173,7 @@ def hostile(path: Path, word: str) -> list[dict[str, Any]]:
 def test_a_server_can_not_learn_of_files_through_an_experiment(tmp_path: Path) -> None:
     """The refusal is the same sentence, whether the file exists or not, and whatever it defines."""
     policy = read_policy(write_site(tmp_path / "site", [0]))
-    usual = for_sites(experiment()).plain()
+    usual = resolve_for_sites(experiment()).to_plain()
     answers: dict[str, list[str]] = {}
     for name, text in (("absent", None), ("secret", "DB_PASSWORD = 1\n"), ("code", "raise SystemExit('it ran')\n")):
         file = tmp_path / f"{name}.py"
@@ -205,14 +205,14 @@ def test_what_is_sent_to_sites_holds_no_path_of_the_server(tmp_path: Path) -> No
     (tmp_path / "digits.py").write_text(source.read_text().replace("from ..", "from headwise.data."))
     for data in (str(tmp_path / "digits.py"), str(tmp_path / "data.toml")):
         asked = experiment(data=data, sampling={"trace": str(tmp_path / "trace.csv")})
-        text = write_for_sites(for_sites(asked))
+        text = write_for_sites(resolve_for_sites(asked))
         assert str(tmp_path) not in text
         assert read_foreign(text).data.name == ("digits" if data.endswith(".py") else "own")
 
 
 def order(client: int = 0, **changes: Any) -> SiteMessage:
     site_job = {"kind": "fit", "client": client, "t": 1, "measure": False, "down": 0, "state": "", **changes}
-    asked = json.dumps(for_sites(experiment("standalone")).plain())
+    asked = json.dumps(resolve_for_sites(experiment("standalone")).to_plain())
     return SiteMessage(json.dumps({"run": "run-1", "experiment": asked, "site_jobs": [site_job]}), [encode(Nothing())])
 
 
@@ -253,7 +253,7 @@ def test_an_order_outside_the_rules_is_refused(message: SiteMessage, said: str, 
 def test_noise_that_is_next_to_nothing_is_reckoned_and_refused(noise: float, level: str, tmp_path: Path) -> None:
     """Opacus divides by zero at some of these, and never ends at others."""
     privacy = {"clip": 1.0, "noise": noise, "level": level}
-    asked = for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).plain()
+    asked = resolve_for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).to_plain()
     site = read_policy(write_site(tmp_path / "site", [0], "epsilon = 3.0"))
     with pytest.raises(HeadwiseError, match=r"but the experiment has|below 1e-100 there is no epsilon to reckon"):
         site.plan(json.dumps(asked))
@@ -292,18 +292,18 @@ def test_scores_stay_where_a_site_says_so(tmp_path: Path) -> None:
 def test_only_experiments_on_the_signed_list_run(tmp_path: Path) -> None:
     allow = 'experiments = "allowed.json"\nsigner = "board.key.pub"'
     site = read_site(write_site(tmp_path, [0], allow))
-    asked, other = (for_sites(experiment(rounds=r)) for r in (3, 4))
+    asked, other = (resolve_for_sites(experiment(rounds=r)) for r in (3, 4))
     assert len(sign_list([asked], tmp_path / "board.key", tmp_path / "allowed.json")) == 1
-    assert Policy(site, tmp_path).permit(json.dumps(asked.plain())).rounds == 3
+    assert Policy(site, tmp_path).permit(json.dumps(asked.to_plain())).rounds == 3
     with pytest.raises(RunError, match=r"does not allow the experiment [0-9a-f]{12}: it is not on the signed list"):
-        Policy(site, tmp_path).permit(json.dumps(other.plain()))
+        Policy(site, tmp_path).permit(json.dumps(other.to_plain()))
     listed = json.loads((tmp_path / "allowed.json").read_text())
     (tmp_path / "allowed.json").write_text(json.dumps({**listed, "experiments": [*listed["experiments"], "0" * 64]}))
     with pytest.raises(RunError, match=r"allowed.json is not signed by .*board.key.pub, so nothing on it is allowed"):
-        Policy(site, tmp_path).permit(json.dumps(asked.plain()))
+        Policy(site, tmp_path).permit(json.dumps(asked.to_plain()))
     sign_list([asked, other], tmp_path / "another.key", tmp_path / "allowed.json")
     with pytest.raises(RunError, match="is not signed by"):
-        Policy(site, tmp_path).permit(json.dumps(asked.plain()))
+        Policy(site, tmp_path).permit(json.dumps(asked.to_plain()))
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_mistake_in_site_toml_is_one_sentence(text: str, said: str, tmp_path: 
 )
 def test_what_no_site_could_run_is_not_sent(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        for_sites(dataclasses.replace(experiment(), **changes))
+        resolve_for_sites(dataclasses.replace(experiment(), **changes))
     assert str(error.value) == said
 
 
@@ -487,7 +487,7 @@ def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any
 
     transport = four(tmp_path)
     transport.meddle = lie
-    found = Nodes(transport, for_sites(experiment()), Roster({}, {}))
+    found = Nodes(transport, resolve_for_sites(experiment()), Roster({}, {}))
     found.wait([0, 2, 3, 4], 0.0)
     found.look()
     assert why in str(found.statuses[102].refusal)
@@ -498,7 +498,7 @@ def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any
 def test_a_site_that_changed_its_mind_is_heard_again(tmp_path: Path) -> None:
     transport = four(tmp_path)
     write_site(tmp_path / "site102", [1], 'methods = ["fedavg"]')
-    found = Nodes(transport, for_sites(experiment()), Roster({}, {}))
+    found = Nodes(transport, resolve_for_sites(experiment()), Roster({}, {}))
     assert "does not allow the method" in found.wait(range(5), 0.0)[1]
     home = transport.sites.pop(102)
     found.look()

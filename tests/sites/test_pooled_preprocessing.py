@@ -133,7 +133,7 @@ def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
     policy = Policy(read_site(path), path.parent)
     for privacy, tells in ((None, True), ({"clip": 1.0}, False)):
         changes: dict[str, Any] = {"privacy": privacy} if privacy else {}
-        said = json.loads(policy.introduce(json.dumps(asked(**changes).plain())).text)
+        said = json.loads(policy.introduce(json.dumps(asked(**changes).to_plain())).text)
         assert said["refusal"] is None
         assert bool(said["facts"][0]["sums"]) == tells
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from federations import LocalTransport, experiment, run_deployment, write_site
 
-from headwise.audit.findings import known_audits, strongest
+from headwise.audit.findings import read_known_audits, strongest
 from headwise.cli import main
 from headwise.disk.jsontext import to_toml
 from headwise.sites.site.review import review
@@ -90,12 +90,12 @@ def test_findings_are_those_of_the_page() -> None:
     assert spec is not None and spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
-    assert known_audits() == bench.quote(bench.PAGE.read_text(encoding="utf-8"))
-    assert all(len(known_audits()[method]["attacks"]) > 3 for method in bench.METHODS)
+    assert read_known_audits() == bench.quote(bench.PAGE.read_text(encoding="utf-8"))
+    assert all(len(read_known_audits()[method]["attacks"]) > 3 for method in bench.METHODS)
 
 
 def test_findings_are_never_of_a_stronger_protection() -> None:
-    strengths = sorted(e for e in known_audits()["fedavg"]["epsilon"] if e is not None)
+    strengths = sorted(e for e in read_known_audits()["fedavg"]["epsilon"] if e is not None)
     assert {each.epsilon for each in strongest("fedavg", strengths[0])} == {strengths[0]}
     assert {each.epsilon for each in strongest("fedavg", strengths[0] + 0.1)} == {strengths[1]}
     assert {each.epsilon for each in strongest("fedavg", strengths[-1] + 1)} == {None}

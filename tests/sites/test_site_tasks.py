@@ -145,7 +145,7 @@ def test_private_quantities_at_sites_need_a_range(tmp_path: Path) -> None:
     policy = Policy(read_site(path), path.parent)
     for declared, refused in (({}, True), ({"target_range": [0, 20]}, False)):
         asked = hw.Experiment(**OWN, **declared, data="own", privacy={"clip": 1.0})
-        said = json.loads(policy.introduce(json.dumps(asked.plain())).text)
+        said = json.loads(policy.introduce(json.dumps(asked.to_plain())).text)
         assert ("privacy.clip is 1, but task is 'regression'" in (said["refusal"] or "")) == refused
         assert not any(told["sums"] for told in said["facts"])
 

@@ -23,7 +23,7 @@ from headwise.contract.averaging import Shared
 from headwise.disk.jsontext import to_json
 from headwise.engine.client.jobs import Job
 from headwise.engine.host import SilenceWatch
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import resolve_for_sites
 from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.site.policy import forget_data, read_policy
 from headwise.sites.site.running import site_status
@@ -56,13 +56,15 @@ class Own(Synthetic):
 
 def order(path: Path, t: int = 1) -> SiteMessage:
     """A training order for client 1, from the initial state."""
-    text = to_json(for_sites(experiment("fedavg", rounds=3)).plain())
+    text = to_json(resolve_for_sites(experiment("fedavg", rounds=3)).to_plain())
     down = Shared(read_policy(path).plan(text).models[0].params())
     return pack_order(Order("run-1", text, [SiteJob(Job("fit", 1, t, down), "")]))
 
 
 def question() -> SiteMessage:
-    return SiteMessage(to_json({"experiment": to_json(for_sites(experiment("fedavg", rounds=3)).plain())}), [])
+    return SiteMessage(
+        to_json({"experiment": to_json(resolve_for_sites(experiment("fedavg", rounds=3)).to_plain())}), []
+    )
 
 
 def without_process(reply: SiteMessage) -> tuple[dict[str, object], list[bytes]]:
@@ -162,7 +164,7 @@ def test_a_client_that_does_not_return_is_named_where_the_site_was_started(monke
     time_module = SimpleNamespace(monotonic=lambda: clock[0], sleep=threading.Event().wait)
     monkeypatch.setattr("headwise.engine.host.time", time_module)
     watch = SilenceWatch(60)
-    with watch.over("FedAvg at client 1\x1b[2J (fit, round 1)"):
+    with watch.watch("FedAvg at client 1\x1b[2J (fit, round 1)"):
         clock[0] = 61.0
         watch.warn()
     logging.getLogger("headwise").error("not a warning: the log has it")

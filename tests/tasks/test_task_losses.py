@@ -174,7 +174,7 @@ def test_the_dense_form_has_the_gradient_of_the_loss(task: Task, options: dict[s
 
 @pytest.mark.parametrize("task", EVERY, ids=lambda t: t.kind)
 def test_blank_targets_can_be_learned(task: Task) -> None:
-    y = kind_of(task).blank(task, 4)
+    y = kind_of(task).make_blank(task, 4)
     scores = torch.zeros(4, task.classes, *(task.shape[1:] if kind_of(task).per_pixel else ()))
     assert objective_of(task).loss(scores, y).isfinite()
 

@@ -19,7 +19,7 @@ from ..engine.client.augmenting import apply_function
 from ..engine.client.jobs import Job
 from ..engine.driver import drive
 from ..engine.executors.local import Serial
-from ..engine.host import one_thread
+from ..engine.host import use_one_thread
 from ..engine.plan import Plan
 from ..errors import ClientError, ConfigError
 from ..models.base import Task
@@ -221,7 +221,7 @@ def _rehearse(plan: Plan, weights: Tensor) -> list[bytes | None]:
     small = replace(plan, data=few).with_settings(train=train).for_rehearsal()
     small = small.with_settings(evaluate=replace(small.experiment.evaluate, moments=("pre",), every=1))
     executor = _SentMessages(small)
-    with one_thread():
+    with use_one_thread():
         drive(small, executor, rounds=ROUNDS)
     return [*executor.messages, *(executor.states.encode(c) for c in executor.states)]
 

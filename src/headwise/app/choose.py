@@ -21,7 +21,7 @@ from ..disk.paths import folder_name
 from ..engine.events import Event, RoundEnded
 from ..errors import ConfigError, HeadwiseError, RunError, pluralize
 from ..report.page import render_recommendation
-from ..report.recommendation import LOCAL, YARDSTICKS, Recommendation, of_mean_client, practical_equality
+from ..report.recommendation import LOCAL, YARDSTICKS, Recommendation, practical_equality, weigh_clients_equally
 from ..report.results import Line, Setting
 from ..report.tables import Table, to_markdown
 from ..runs.query import Run, title_of
@@ -90,8 +90,8 @@ class Chosen:
     def table(self) -> Table:
         return self.answer.table()
 
-    def plain(self) -> dict[str, Any]:
-        return {"out": str(self.out), "experiment": str(self.out / "best.toml"), **self.answer.plain()}
+    def to_plain(self) -> dict[str, Any]:
+        return {"out": str(self.out), "experiment": str(self.out / "best.toml"), **self.answer.to_plain()}
 
 
 def choose(
@@ -184,7 +184,7 @@ class _Race:
         """Read what an earlier session decided; at the end, store how much time this one took."""
         path = self.folder / "choose.json"
         resolved = registry.resolve_all(self.base)  # with a hash of the user's own data
-        about = {"experiment": resolved.plain(), "code": self._collect_code(options["methods"]), **options}
+        about = {"experiment": resolved.to_plain(), "code": self._collect_code(options["methods"]), **options}
         self.journal = {"about": about, "spent": 0.0, "seconds": {}}
         if path.exists():
             before = read_json(path)
@@ -205,7 +205,7 @@ class _Race:
     def _collect_code(self, methods: Sequence[str]) -> list[dict[str, Any]]:
         """The user's own code: of each method to try, the network, the data and so on."""
         choices = [registry.resolve("method", name) for name in (*methods, LOCAL)]
-        return [collect_code(dataclasses.replace(self.base, method=choice)).plain() for choice in choices]
+        return [collect_code(dataclasses.replace(self.base, method=choice)).to_plain() for choice in choices]
 
     def note(self, **decisions: Any) -> None:
         """Store decisions, and the time that was spent."""
@@ -267,7 +267,7 @@ class _Race:
         try:
             run = self._complete(entry, probe, self.folder / "probe")
         except BudgetSpentError:
-            raise self._too_short() from None
+            raise self._explain_short_budget() from None
         each = run.rounds[-1]["seconds"]["round"]
         fixed = max(time.monotonic() - began - sum(row["seconds"]["round"] for row in run.rounds), 0.0)
         fitting = int((self.budget / RUNS - fixed) / max(each, 1e-6))
@@ -277,11 +277,11 @@ class _Race:
 
     def predict(self, entry: Entry) -> float:
         """How long a run will take: as long as on another draw, else as a yardstick's, times the method's cost."""
-        known = self._measured([entry])
-        usual = self._measured([Entry(name, name) for name in YARDSTICKS]) or [self.journal["seconds"]["probe"]]
+        known = self._list_seconds([entry])
+        usual = self._list_seconds([Entry(name, name) for name in YARDSTICKS]) or [self.journal["seconds"]["probe"]]
         return fmean(known) if known else fmean(usual) * self.costs[entry.method]
 
-    def _measured(self, entries: Sequence[Entry]) -> list[float]:
+    def _list_seconds(self, entries: Sequence[Entry]) -> list[float]:
         keys = [self.key(entry, draw) for entry in entries for draw in range(self.draws + 1)]
         return [self.journal["seconds"][key] for key in keys if key in self.journal["seconds"]]
 
@@ -348,14 +348,14 @@ class _Race:
                 if self.is_done(entry, FIRST) or entry.name in YARDSTICKS or self.predict(entry) < room:
                     self.run(entry, FIRST)
         if not self.runs:
-            raise self._too_short()
+            raise self._explain_short_budget()
 
-    def _too_short(self) -> RunError:
+    def _explain_short_budget(self) -> RunError:
         return RunError(
             f"budget is {self.budget:g} s, in which no method ended: choose again into {self.folder} with a larger one."
         )
 
-    def setting(self, names: Sequence[str], draws: Sequence[int]) -> Setting:
+    def make_setting(self, names: Sequence[str], draws: Sequence[int]) -> Setting:
         """The lines of these entries on these draws."""
         lines = tuple(Line(name, tuple(self.runs[name][d] for d in draws)) for name in names)
         first = lines[0].runs[0]
@@ -363,10 +363,10 @@ class _Race:
 
     def cells(self, names: Sequence[str], draws: Sequence[int]) -> Cells:
         """Their validation scores, every client counting the same."""
-        setting = self.setting(names, draws)
+        setting = self.make_setting(names, draws)
         cells = setting.cells(setting.lines, "val")
         assert cells is not None
-        return of_mean_client(cells)
+        return weigh_clients_equally(cells)
 
     def list_near(self, names: Sequence[str], draws: Sequence[int]) -> list[str]:
         """Those that can't be told from the best, best first."""
@@ -457,10 +457,10 @@ class _Race:
                 names = [name for name in self.runs if FIRST in self.runs[name]]
             draws = [d for d in range(self.draws + 1) if all(d in self.runs[name] for name in names)]
         answer = Recommendation(
-            self.setting(names, draws),
+            self.make_setting(names, draws),
             {name: self.entries[name].settings for name in names},
-            self._limits(draws),
-            self._screened(),
+            self._describe_limits(draws),
+            self._tabulate_screening(),
             {n: len(by_draw) for n, by_draw in self.runs.items() if n not in (*names, *self.journal["left_out"])},
         )
         experiment = dataclasses.replace(
@@ -469,7 +469,7 @@ class _Race:
             evaluate=dataclasses.replace(self.base.evaluate, every=1),
         )
         chosen = Chosen(self.folder, answer, experiment)
-        write_json(self.folder / "choice.json", chosen.plain())
+        write_json(self.folder / "choice.json", chosen.to_plain())
         write_bytes(self.folder / "best.toml", experiment_toml(experiment).encode())
         write_bytes(
             self.folder / "choice.md", "\n".join([*answer.words(), "", to_markdown(answer.table()), ""]).encode()
@@ -477,7 +477,7 @@ class _Race:
         write_bytes(chosen.report, render_recommendation(answer, self.folder, self.spent).encode())
         return chosen
 
-    def _limits(self, draws: Sequence[int]) -> list[str]:
+    def _describe_limits(self, draws: Sequence[int]) -> list[str]:
         """What was cut short, left out or not tried."""
         sentences: list[str] = []
         if self.rounds < self.base.rounds:
@@ -496,7 +496,7 @@ class _Race:
             sentences.append(f"{tried} of {able} methods that can do this were tried.")
         return sentences
 
-    def _screened(self) -> Table:
+    def _tabulate_screening(self) -> Table:
         """The first draw of every method that was tried."""
         form = self.metric.form
         names = [name for name, by_draw in self.runs.items() if FIRST in by_draw]

@@ -54,7 +54,7 @@ class RunCode:
     """versions of other packages that the settings name"""
     numerics: int = NUMERICS
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """For the manifest."""
         hashes = {name: digest(data) for name, data in sorted(self.files.items())}
         return {"numerics": self.numerics, "packages": dict(sorted(self.packages.items())), "files": hashes}
@@ -64,7 +64,7 @@ class RunCode:
         """For the name of a cell: empty if there is nothing of the user's own, and the first numerics."""
         if not self.files and not self.packages and self.numerics == 1:
             return ""
-        return hash_code(self.plain())
+        return hash_code(self.to_plain())
 
 
 class CodeChangedError(RunError):
@@ -90,7 +90,7 @@ def collect_code(experiment: Experiment) -> RunCode:
 
 def store_code(code: RunCode, folder: Path) -> None:
     """Copy the user's files into the run's folder."""
-    home = folder / INPUTS / FOLDER / _key(code.plain())
+    home = folder / INPUTS / FOLDER / _key(code.to_plain())
     for name, data in code.files.items():
         write_bytes(home / name, data, parents=True)
 
@@ -99,7 +99,7 @@ def add_code(folder: Path, code: RunCode, rounds: int) -> None:
     """Note in the manifest that a run continues with new code after this many rounds."""
     store_code(code, folder)
     manifest = read_json(folder / "manifest.json")
-    entries = [*manifest.get("code", []), {"round": rounds, **code.plain()}]
+    entries = [*manifest.get("code", []), {"round": rounds, **code.to_plain()}]
     write_json(folder / "manifest.json", seal({**manifest, "code": entries}))
 
 

@@ -17,7 +17,7 @@ from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
 from ..report.page import Captioned, write_page
 from ..report.results import Line, Setting, name_row
-from ..report.tables import Table, TableStyle, captioned_latex, format_tables, tabulate_results, to_markdown
+from ..report.tables import Table, TableStyle, format_captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
 from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
@@ -70,10 +70,10 @@ class Comparison:
     def report(self) -> Path:
         return self.out / "report.html"
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         about = {"out": str(self.out), "metric": self.setting.metric.name}
         if self.grid:
-            cells = [{**cell.plain(), "chosen": cell in self.chosen} for cell in self.grid]
+            cells = [{**cell.to_plain(), "chosen": cell in self.chosen} for cell in self.grid]
             return {**about, "grid": cells, "words": self.words()}
         rows = [
             {
@@ -97,11 +97,11 @@ class Comparison:
         if len(self.settings) == 1:
             return None
         caption = f"{capitalize(self.setting.metric.heading)} on test samples ({self.setting.lines[0].moment})"
-        if self.tried():
+        if self.tabulate_tried():
             caption += ", with settings chosen on validation samples"
         return Captioned(caption, tabulate_federations(self.chosen))
 
-    def tried(self) -> list[Captioned]:
+    def tabulate_tried(self) -> list[Captioned]:
         """For each federation, methods by the settings that were tried; empty if there was no choice."""
         federations = [*dict.fromkeys(cell.federation for cell in self.grid)]
         if len(self.grid) == len(self.chosen):
@@ -249,9 +249,9 @@ def _line_name(cell: GridCell) -> str:
 
 
 def _write(comparison: Comparison) -> None:
-    write_json(comparison.out / "comparison.json", comparison.plain())
+    write_json(comparison.out / "comparison.json", comparison.to_plain())
     overview = comparison.overview()
-    tried = comparison.tried()
+    tried = comparison.tabulate_tried()
     tables = [each for each in (overview, *tried) if each]
     for setting in comparison.settings:
         title = f"{setting.title}, {setting.repeats}"
@@ -260,7 +260,7 @@ def _write(comparison: Comparison) -> None:
     texts = [f"### {each.caption}\n\n{to_markdown(each.table)}" for each in tables]
     write_bytes(comparison.out / "table.md", "\n".join(texts).encode())
     names = {run.method: display_name(run.method) for s in comparison.settings for x in s.lines for run in x.runs}
-    latex = [captioned_latex(overview, TableStyle(names))] if overview else []
+    latex = [format_captioned_latex(overview, TableStyle(names))] if overview else []
     latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))
     write_bytes(comparison.out / "table.tex", "\n".join(latex).encode())
     write_page(comparison.settings, comparison.report, overview=overview, tried=tried)

@@ -48,7 +48,7 @@ class GridCell:
         known = [score for score in scores if score is not None]
         return fmean(known) if len(known) == len(scores) else None
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return {
             "federation": dict(self.federation),
             "method": self.line.name,

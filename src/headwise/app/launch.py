@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..app import registry
 from ..contract.method import record_types
-from ..disk.files import explain_write_errors, only_writer
+from ..disk.files import explain_write_errors, lock_folder
 from ..disk.jsontext import to_json
 from ..disk.paths import input_folder, path_of
 from ..engine.client.state import States
@@ -24,7 +24,7 @@ from ..engine.estimate import is_long
 from ..engine.events import Observer
 from ..engine.executors.base import Executor, Setup
 from ..engine.executors.faulty import Faulty
-from ..engine.host import cores, keep_freed_memory, one_thread, spare_collections, stop_after_round
+from ..engine.host import cores, keep_freed_memory, spare_collections, stop_after_round, use_one_thread
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
@@ -67,9 +67,9 @@ class Backend(NamedTuple):
     """called with the states to start from and the run's folder"""
 
 
-def here(data_dir: Path) -> Backend:
+def make_local_backend(data_dir: Path) -> Backend:
     """This machine, or a simulation that it starts."""
-    return Backend(partial(prepare, data_dir=data_dir), partial(_executor, data_dir=data_dir))
+    return Backend(partial(prepare, data_dir=data_dir), partial(_make_executor, data_dir=data_dir))
 
 
 def run(
@@ -101,7 +101,7 @@ def run(
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     expect_workers(experiment)
     data_dir = data_folder(data_dir)
-    backend = backend or here(data_dir)
+    backend = backend or make_local_backend(data_dir)
     folder = Path(out) if out else default_folder(experiment)
     with set_aside(folder, overwrite), new_inputs(folder) as home:
         experiment, plan, summary, histograms = backend.make(store_inputs(experiment, home))
@@ -109,9 +109,11 @@ def run(
         check_augment(plan)
         check_weights(plan)
         spent = {"privacy": costs} if (costs := account(plan)) else {}
-        manifest = describe(with_relative_paths(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
+        manifest = (
+            describe(with_relative_paths(experiment.to_plain(), folder), dump(summary), data_dir.absolute()) | spent
+        )
         code = collect_code(experiment)
-        manifest["code"] = [{"round": 0, **code.plain()}]
+        manifest["code"] = [{"round": 0, **code.to_plain()}]
         store_code(code, folder)
         start = start_states(plan, histograms["classes"]) if experiment.origin.run else None
         with new_run(folder, manifest, histograms):
@@ -163,8 +165,8 @@ def resume(
             if given is not None:
                 remember(with_objects(experiment_from(manifest["experiment"]), folder, given), folder)
         return run
-    before = _resumable(folder, manifest, backend)
-    backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
+    before = _read_resumable(folder, manifest, backend)
+    backend = backend or make_local_backend(data_folder(data_dir or manifest["data_dir"]))
     expect_workers(before)
     check_trace(before)
     began = with_functions(with_networks(before, folder, model), folder, augment)
@@ -177,7 +179,7 @@ def resume(
     then = manifest["partition"]["hash"]
     if summary.hash != then:
         raise RunError(f"{folder} was run on partition {then[:12]}, but the data now gives {summary.hash[:12]}.")
-    with only_writer(folder):
+    with lock_folder(folder):
         mend_partition(folder, histograms)
         if with_new_code and is_changed(folder, manifest, code):
             add_code(folder, code, len(run.rounds))
@@ -185,7 +187,7 @@ def resume(
         return _drive(experiment, plan, folder, observers, backend)
 
 
-def _resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) -> Experiment:
+def _read_resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) -> Experiment:
     """The experiment of a run that can continue here; warns if the machine is another."""
     experiment = experiment_from(manifest["experiment"])
     if backend is None and experiment.engine.kind == "flower":
@@ -212,11 +214,11 @@ def run_or_resume(
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
     old = Run(out)
     experiment = store_inputs(experiment, out / INPUTS)
-    now = (backend or here(data_folder(data_dir))).make(experiment).experiment
+    now = (backend or make_local_backend(data_folder(data_dir))).make(experiment).experiment
     before = registry.resolve_all(experiment_from(old.manifest["experiment"]))
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
-    if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
+    if dataclasses.replace(before, engine=elsewhere).to_plain() != now.to_plain():  # where it runs does not matter
         raise RunError(f"{out} holds another experiment: choose another folder.")
     check_unchanged(out, old.manifest, collect_code(now), "choose another folder")
     if _is_complete(old):
@@ -250,7 +252,7 @@ def set_aside(folder: Path, overwrite: bool) -> Iterator[None]:
     aside = folder.with_name(f".{folder.name}.old")
     if aside.exists():  # of a process that was killed after it had replaced the run
         shutil.rmtree(aside)
-    with explain_write_errors(folder), only_writer(folder):  # not while another process writes there
+    with explain_write_errors(folder), lock_folder(folder):  # not while another process writes there
         folder.rename(aside)
     try:
         yield
@@ -273,7 +275,7 @@ def _drive(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable
     keep_freed_memory()
     remember(experiment, folder)
     opened = closing(RunStore(folder, record_types(type(plan.method)), keep_best=plan.keeps("best")))
-    with one_thread(), stop_after_round() as interrupted, opened as store:
+    with use_one_thread(), stop_after_round() as interrupted, opened as store:
         start = store.load()
         executor = backend.executor(experiment, plan, start.states, folder)
         executor = Faulty(executor, plan) if plan.experiment.faults.inject.shares else executor
@@ -283,9 +285,9 @@ def _drive(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable
     return Run(folder)
 
 
-def _executor(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
+def _make_executor(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
     engine = experiment.engine
-    text = to_json(experiment.plain())
+    text = to_json(experiment.to_plain())
     here = engine.kind == "local"
     count = engine.workers.count or (1 if here and not is_long(plan) else cores())
     local = "threads" if engine.workers.kind == "threads" else "serial" if count == 1 else "pool"

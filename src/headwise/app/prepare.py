@@ -20,7 +20,7 @@ from ..data.federated import Clients, FederatedData
 from ..data.own.load import MANY
 from ..data.sources.own import Own
 from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, measure_floor, parse_split, redraw
-from ..engine.client.scoring import over_clients, score
+from ..engine.client.scoring import score, summarize_clients
 from ..engine.drawing import draw_alike
 from ..engine.drift import check_drift
 from ..engine.host import check_device
@@ -106,7 +106,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     """The plan of this experiment, which must name its models, on these clients."""
     experiment = registry.with_loaded_functions(experiment)
     method: Method[Any, Any, Any, Any] = registry.make("method", experiment.method)
-    models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
+    models = tuple(_build_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
     check_task(experiment, method, data.task)
     check_training(experiment, method, data.task)
@@ -128,7 +128,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         method=method,
         models=models,
         data=data if isinstance(data, Clients) else data.clients(channels_last=any(map(channels_last, models))),
-        server_model=None if other is None else _first(experiment, other, data.task, len(models)),
+        server_model=None if other is None else _build_first(experiment, other, data.task, len(models)),
         device=experiment.engine.device,
     )
     return protect_plan(plan)
@@ -212,7 +212,7 @@ def _number(who: str, names: Sequence[str], clients: int) -> int:
         raise ConfigError(f"without names {who!r}, but {error}") from error
 
 
-def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
+def _build_first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
     family: Model = registry.make("model", choice)
     with draw_alike(seed_of(experiment.seed, "model", k)):
@@ -226,12 +226,12 @@ def with_measured_floor(summary: Summary, plan: Plan, counts: Mapping[str, Seque
     """The summary with the floor of the clients whose scores are reported: without new ones and unmeasured ones."""
     if summary.floor.weighted is None:
         return summary
-    measured = [*_measured(plan)]
+    measured = [*_choose_measured(plan)]
     train, test = (np.array(counts[part])[measured] for part in ("train", "test"))
     return dataclasses.replace(summary, floor=measure_floor(train, test))
 
 
-def _measured(plan: Plan) -> Sequence[int]:
+def _choose_measured(plan: Plan) -> Sequence[int]:
     return sample_measured(plan.experiment.evaluate.clients, plan.clients, plan.experiment.seed)
 
 
@@ -244,14 +244,14 @@ def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict
     classes = kind_of(plan.task).one_class
     if (classes and metric is ACCURACY) or not (counts["train"] if classes else plan.data.reported_labels is None):
         return {}
-    guesses = map(_of_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
+    guesses = map(_guess_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
     each = [None if guess is None else score(*guess, [metric], plan.task) for guess in guesses]
-    over = over_clients({c: scores for c in _measured(plan) if (scores := each[c])}, metric)
+    over = summarize_clients({c: scores for c in _choose_measured(plan) if (scores := each[c])}, metric)
     clients = [scores and scores.get(metric.name) for scores in each]
     return {"floors": {metric.name: {"over": over.get(metric.name), "clients": clients}}}
 
 
-def _of_classes(train: Sequence[int], test: Sequence[int]) -> Guess | None:
+def _guess_classes(train: Sequence[int], test: Sequence[int]) -> Guess | None:
     """Each class is as likely as in the training samples, as if each had been seen once more."""
     seen = torch.tensor(train, dtype=torch.float64) + 1
     y = torch.arange(len(test)).repeat_interleave(torch.tensor(test))

@@ -12,7 +12,7 @@ from ..report.page import write_forgotten
 from ..runs.query import Run
 from ..settings.experiment import Experiment, experiment_from
 from .code import check_unchanged, collect_code
-from .launch import Backend, data_folder, free_folder, here, run
+from .launch import Backend, data_folder, free_folder, make_local_backend, run
 from .prepare import Prepared
 
 PAGE = "without.html"
@@ -30,7 +30,7 @@ def retrain(
     before = Run(Path(folder))
     experiment = _experiment_without(before, without)
     check_unchanged(before.path, before.manifest, collect_code(experiment), "restore it to repeat the run")
-    backend = here(data_folder(data_dir or before.manifest["data_dir"]))
+    backend = make_local_backend(data_folder(data_dir or before.manifest["data_dir"]))
 
     def make(experiment: Experiment) -> Prepared:
         prepared = backend.make(experiment)

@@ -159,14 +159,14 @@ class Tuning:
     @property
     def best_settings(self) -> dict[str, Any]:
         """Those of the best trial, to three digits."""
-        return {k: float(_short(v)) if isinstance(v, float) else v for k, v in self.best["settings"].items()}
+        return {k: float(_shorten(v)) if isinstance(v, float) else v for k, v in self.best["settings"].items()}
 
     @property
     def start(self) -> dict[str, Any]:
         """The trial with the settings that the search began with."""
         return self.trials[0]
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return {
             "out": str(self.out),
             "metric": self.metric.name,
@@ -183,7 +183,7 @@ class Tuning:
         return head, [
             [
                 str(t["number"]),
-                *(_short(t["settings"].get(d.name)) for d in self.space),
+                *(_shorten(t["settings"].get(d.name)) for d in self.space),
                 "" if t["score"] is None else self.metric.form(t["score"]),
                 f"{t['rounds']}{ENDS[t['state']]}",
             ]
@@ -195,7 +195,7 @@ class Tuning:
         best = self.best
         start = self.start
         form = self.metric.form
-        settings = ", ".join(f"{name} = {_short(value)}" for name, value in best["settings"].items())
+        settings = ", ".join(f"{name} = {_shorten(value)}" for name, value in best["settings"].items())
         sentences = [f"Best on validation samples: {form(best['score'])} with {settings}."]
         if start["state"] == "complete" and best is not start:
             sentences.append(f"The settings that the search began with give {form(start['score'])}.")
@@ -318,10 +318,10 @@ class _Search:
     def _open(self) -> Any:
         """The study in this folder; refuses a folder that holds another search."""
         about = {
-            "experiment": self.base.plain(),
+            "experiment": self.base.to_plain(),
             "space": [str(d) for d in self.space],
             "metric": self.metric.name,
-            "code": collect_code(self.base).plain(),
+            "code": collect_code(self.base).to_plain(),
         }
         path = self.folder / "tune.json"
         if path.exists() and (before := read_json(path)) != about:
@@ -359,7 +359,7 @@ class _Search:
         seed = seed_of(self.base.seed, "tune", len(trials)) % 2**32
         self.study.sampler = self.optuna.samplers.TPESampler(seed=seed)
         if not trials:
-            known = dict(leaves(self.base.plain()))
+            known = dict(leaves(self.base.to_plain()))
             self.study.enqueue_trial({d.name: known[d.name] for d in self.space if d.contains(known.get(d.name))})
         return self.study.ask()
 
@@ -400,7 +400,7 @@ class _Search:
         shares = {name: float(share) for name, share in importances.items()}
         best = _with_settings(self.base, best_trial(trials, self.metric)["settings"])
         result = Tuning(self.folder, self.metric, self.space, trials, shares, best)
-        write_json(self.folder / "result.json", result.plain())
+        write_json(self.folder / "result.json", result.to_plain())
         write_bytes(self.folder / "tuning.md", "\n".join([to_markdown(result.table()), *result.words(), ""]).encode())
         write_bytes(self.folder / "best.toml", experiment_toml(result.experiment).encode())
         return result
@@ -454,8 +454,8 @@ def _with_settings(base: Experiment, settings: dict[str, Any]) -> Experiment:
 
 def experiment_toml(experiment: Experiment) -> str:
     """A file for ``headwise run`` with the settings that differ from the defaults."""
-    now = experiment.plain()
-    values = {k: v for k, v in difference(now, Experiment().plain()).items() if k != "engine"}
+    now = experiment.to_plain()
+    values = {k: v for k, v in difference(now, Experiment().to_plain()).items() if k != "engine"}
     values |= {k: now[k] for k in ("method", "data", "partition", "model", "server_model") if k in values}
     return "".join(f"{key} = {to_toml(value)}\n" for key, value in values.items())
 
@@ -469,5 +469,5 @@ def _is_at_edge(d: Dimension, value: Any) -> bool:
     return not EDGE <= (at - low) / (high - low) <= 1 - EDGE
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -16,7 +16,7 @@ from ..seeds import seed_of
 from ..settings.fields import field_help, summary_of
 from ..tasks.registry import kind_of
 from .findings import Finding
-from .inference import infer_labels, infer_members, requested_shares
+from .inference import find_requested_shares, infer_labels, infer_members
 from .reconstruction import invert_features, invert_gradients
 from .scene import Scene, make_message, scene_of
 
@@ -41,9 +41,11 @@ def fields(scene: Scene) -> list[Field]:
     replies = sum(len(row.get("clients", ())) for row in rows) - sum(map(len, failed))
     uploads = [by_field["up"] for row in rows if (by_field := row.get("fields"))]
     sizes = {name: sum(ups.get(name, 0) for ups in uploads) / max(replies, 1) for name in fields_of(up)}
-    disclosed = [Field(name, _what(up, name), size, True) for name, size in sizes.items()]
+    disclosed = [Field(name, _describe_field(up, name), size, True) for name, size in sizes.items()]
     label_counts = [
-        len(shares.nonzero()) for c in range(len(scene.plan.data)) if (shares := requested_shares(scene, c)) is not None
+        len(shares.nonzero())
+        for c in range(len(scene.plan.data))
+        if (shares := find_requested_shares(scene, c)) is not None
     ]
     if label_counts:
         what = "the labels that it holds, to be sent what belongs to them"
@@ -55,7 +57,7 @@ def fields(scene: Scene) -> list[Field]:
     return [*disclosed, Field("(presence)", "that it took part in this round, or failed", 0.0, True)]
 
 
-def _what(record: type[Record], name: str) -> str:
+def _describe_field(record: type[Record], name: str) -> str:
     """The docstrings of the record and of the field."""
     text = summary_of(record)
     more = field_help(record).get(name)

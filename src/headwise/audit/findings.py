@@ -71,13 +71,13 @@ class KnownAttack:
 
 
 @cache
-def known_audits() -> dict[str, Any]:
+def read_known_audits() -> dict[str, Any]:
     return read_json(SHIPPED)
 
 
 def strongest(method: str, epsilon: float | None) -> tuple[KnownAttack, ...]:
     """Of each kind of attack, the one that gains most over guessing, at no stronger protection than `epsilon`."""
-    known = known_audits()[method]
+    known = read_known_audits()[method]
     weaker = {e: k for k, e in enumerate(known["epsilon"]) if e is not None and epsilon is not None and e >= epsilon}
     column = weaker[min(weaker)] if weaker else known["epsilon"].index(None)
     best: dict[str, KnownAttack] = {}

@@ -28,20 +28,20 @@ REFERENCES = 4
 HUGE = 1e9
 
 
-def requested_shares(scene: Scene, client: int) -> Tensor | None:
+def find_requested_shares(scene: Scene, client: int) -> Tensor | None:
     """Equal shares of the labels that the client must reveal to get its broadcast; None if it need not."""
     bench = LabelRequests(scene.plan, scene.t)
     scene.plan.method.broadcast(scene.server, client, bench)
-    return _even(bench.labels(client), bench.classes) if client in bench.disclosed else None
+    return _share_evenly(bench.labels(client), bench.classes) if client in bench.disclosed else None
 
 
-def named_shares(scene: Scene, message: ClientMessage) -> Tensor | None:
+def find_named_shares(scene: Scene, message: ClientMessage) -> Tensor | None:
     """Shares of the labels that the message names, by their counts if it has them, else equal."""
     labels: Any = getattr(message.up, "labels", None)
     if not isinstance(labels, Tensor):
         return None
     counts: Any = getattr(message.up, "counts", None)
-    shares = _even(labels.tolist(), scene.plan.data.task.classes)
+    shares = _share_evenly(labels.tolist(), scene.plan.data.task.classes)
     return shares if not isinstance(counts, Tensor) else shares.index_put((labels.long(),), _shares(counts))
 
 
@@ -60,8 +60,8 @@ def infer_labels(scene: Scene, clients: Sequence[int]) -> list[Finding]:
         message = make_message(scene, client)
         truth = _shares(torch.bincount(scene.train(client).y, minlength=scene.plan.data.task.classes))
         for knowing, shares in (
-            ("what is requested", requested_shares(scene, client)),
-            ("the labels in the message", named_shares(scene, message)),
+            ("what is requested", find_requested_shares(scene, client)),
+            ("the labels in the message", find_named_shares(scene, message)),
             ("how the head moved", shares_from_head(scene, message)),
         ):
             if shares is not None:
@@ -70,9 +70,9 @@ def infer_labels(scene: Scene, clients: Sequence[int]) -> list[Finding]:
 
 
 def _findings(knowing: str, cases: Sequence[tuple[Tensor, Tensor]]) -> list[Finding]:
-    every = _even(range(len(cases[0][1])), len(cases[0][1]))
+    every = _share_evenly(range(len(cases[0][1])), len(cases[0][1]))
     measures = {
-        "labels held, F1": lambda a, b: f1(_held(a), _held(b)),
+        "labels held, F1": lambda a, b: f1(_list_held(a), _list_held(b)),
         "shares of labels, agreement": agreement,
     }
     return [
@@ -82,11 +82,11 @@ def _findings(knowing: str, cases: Sequence[tuple[Tensor, Tensor]]) -> list[Find
     ]  # fmt: skip
 
 
-def _held(shares: Tensor) -> set[int]:
+def _list_held(shares: Tensor) -> set[int]:
     return set(shares.nonzero().flatten().tolist())
 
 
-def _even(labels: Iterable[int], classes: int) -> Tensor:
+def _share_evenly(labels: Iterable[int], classes: int) -> Tensor:
     return _shares(torch.bincount(torch.tensor([*labels], dtype=torch.int64), minlength=classes))
 
 

@@ -75,9 +75,13 @@ def invert_gradients(scene: Scene, clients: Sequence[int], seed: int = 0) -> lis
         drawn = [(c, _draw_samples(scene, c, size, seed)) for c in clients if len(scene.train(c)) >= size]
         what = f"gradient inversion, batch of {size}"
         known = "the message and the labels"
-        findings += _summarize(f"{what}, ratios", "the message", [_by_ratio(scene, c, only, seed) for c, only in drawn])
-        findings += _summarize(f"{what}, same direction", known, [_by_angle(scene, c, only, seed) for c, only in drawn])
-    whole = [_by_ratio(scene, c, None, seed) for c in clients]
+        findings += _summarize(
+            f"{what}, ratios", "the message", [_reconstruct_by_ratio(scene, c, only, seed) for c, only in drawn]
+        )
+        findings += _summarize(
+            f"{what}, same direction", known, [_reconstruct_by_angle(scene, c, only, seed) for c, only in drawn]
+        )
+    whole = [_reconstruct_by_ratio(scene, c, None, seed) for c in clients]
     return [*findings, *_summarize("gradient inversion, whole round, ratios", "the message", whole)]
 
 
@@ -102,7 +106,7 @@ def _start(scene: Scene, client: int, count: int, seed: int) -> Tensor:
     return mean + 0.1 * torch.randn((count, *mean.shape[1:]), generator=rng)
 
 
-def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case | None:
+def _reconstruct_by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case | None:
     update = find_change(scene, make_message(scene, client, only))
     layer = first_layer(scene.plan.common)
     if update is None or layer is None or f"{layer}.weight" not in update.moved:
@@ -112,7 +116,7 @@ def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case
     return best_match(truth, made), _compare_guess(scene, client, truth, len(made), seed)
 
 
-def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
+def _reconstruct_by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
     update = find_change(scene, make_message(scene, client, only))
     model = scene.plan.common
     if update is None or update.moved.keys() != model.weights().keys():  # part of the network stays at the client

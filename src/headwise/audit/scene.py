@@ -20,7 +20,7 @@ from ..contract.method import record_types
 from ..data.federated import Clients, Samples
 from ..engine.client.jobs import Job, handle, make_personal_model
 from ..engine.client.state import ClientState
-from ..engine.host import one_thread
+from ..engine.host import use_one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import RunError
@@ -93,7 +93,7 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     _, plan, summary, _ = prepare(experiment, data_folder(data_dir or manifest["data_dir"]))
     if summary.hash != manifest["partition"]["hash"]:
         raise RunError(f"{folder} was run on different data from what is here now: it can't be audited.")
-    with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
+    with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, use_one_thread():
         is_running = run.ended == "unfinished"  # it may still be running, and replace files while they are read
         checkpoint = checkpoints.look() if is_running else checkpoints.load()
         if checkpoint is None:
@@ -106,7 +106,7 @@ def make_message(scene: Scene, client: int, only: Tensor | None = None) -> Clien
     plan = scene.plan
     if only is not None:
         train = replace(plan.experiment.train, batch=len(only), epochs=1, steps=None, drop_last=False)
-        plan = replace(plan, data=_only(plan.data, client, only)).with_settings(train=train)
+        plan = replace(plan, data=_keep_only(plan.data, client, only)).with_settings(train=train)
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
     assert answer.up is not None and state is not None  # a failing client raises
@@ -136,7 +136,7 @@ def _params(record: Record) -> list[Params]:
     return [v for v in vars(record).values() if isinstance(v, Params)]
 
 
-def _only(data: Clients, client: int, kept: Tensor) -> Clients:
+def _keep_only(data: Clients, client: int, kept: Tensor) -> Clients:
     """The same clients, except that this one has only these training samples."""
     first = data.start(client)
     train, _, last = data.ends[client]

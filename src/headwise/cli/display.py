@@ -81,7 +81,7 @@ class Watch:
             ("sent", f"{self.sent / 2**20:,.1f} MB"),
             ("samples/s", f"{self.samples / spent:,.0f}"),
             *([("failed", str(self.failed))] if self.failed else []),
-            *([("left", _clock(left))] if self.t > self.first else []),
+            *([("left", _format_clock(left))] if self.t > self.first else []),
         ]
 
     def picture(self) -> Table:
@@ -95,7 +95,7 @@ class Watch:
         return outer
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

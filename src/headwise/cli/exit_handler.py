@@ -72,7 +72,7 @@ def check_texts(arguments: list[str]) -> None:
 
 def _print_error(error: Exception, hint: str) -> int:
     """Print the sentence for this error; return its exit code."""
-    own = _own_line(error)
+    own = _find_own_line(error)
     if isinstance(error, (HeadwiseError, click.ClickException)):
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         for note in getattr(error, "__notes__", ()):  # such as what changed in a file of the user's
@@ -103,7 +103,7 @@ def _write_log(error: Exception) -> str:
     return f"please report it with {log.name}."
 
 
-def _own_line(error: BaseException | None) -> str:
+def _find_own_line(error: BaseException | None) -> str:
     """The line of the user's own file that raised the error; '' if it came from elsewhere."""
     while error is not None:
         frames = [*traceback.walk_tb(error.__traceback__)]

@@ -77,16 +77,16 @@ def set_option(example: str) -> Decorator:
 
 def flags(*names: str) -> Decorator:
     """Adds these of `FLAGS`."""
-    return _together(*(click.option(f"--{name}", help=f"{FLAGS[name][1]}  [{FLAGS[name][0]}]") for name in names))
+    return _combine(*(click.option(f"--{name}", help=f"{FLAGS[name][1]}  [{FLAGS[name][0]}]") for name in names))
 
 
-def _together(*options: Decorator) -> Decorator:
+def _combine(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def experiment_options(out: str = "it must be new") -> Decorator:
     """Adds all flags that describe an experiment."""
-    return _together(
+    return _combine(
         flags(*FLAGS),
         set_option("train.momentum=0.5"),
         click.option("--out", type=OUTPUT_FOLDER, help=f"folder for the results; {out}"),

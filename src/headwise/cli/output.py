@@ -41,7 +41,7 @@ def table_text(
 
 
 class Status(Protocol):
-    def plain(self) -> dict[str, Any]: ...
+    def to_plain(self) -> dict[str, Any]: ...
 
     def lines(self) -> Iterable[str]: ...
 
@@ -53,4 +53,4 @@ def stop_in(folder: Path) -> None:
 
 
 def show_status(status: Status, as_json: bool) -> None:
-    click.echo(to_json(status.plain()) if as_json else "\n".join(status.lines()))
+    click.echo(to_json(status.to_plain()) if as_json else "\n".join(status.lines()))

@@ -60,10 +60,10 @@ def personalize(method: AnyMethod, me: Record, down: Record, local: Local) -> Pr
 
 def _check_type(value: Any, expected: Any, function: Callable[..., Any], whose: str = "") -> Any:
     if not isinstance(value, expected):
-        was = "None" if value is None else _a(type(value))
+        was = "None" if value is None else _add_article(type(value))
         hint = ": a `return` may be missing" if value is None and not whose else ""
         raise WrongReturnError(
-            function, f"must return {whose}{_a(expected)}, but returned {whose and 'one with '}{was}{hint}"
+            function, f"must return {whose}{_add_article(expected)}, but returned {whose and 'one with '}{was}{hint}"
         )
     if isinstance(value, Record):
         for name, t in pack(value).tensors.items():
@@ -72,7 +72,7 @@ def _check_type(value: Any, expected: Any, function: Callable[..., Any], whose: 
     return value
 
 
-def _a(kind: type[Any]) -> str:
+def _add_article(kind: type[Any]) -> str:
     return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 

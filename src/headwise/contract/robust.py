@@ -41,18 +41,18 @@ def combine(
     shares = (shares / shares.sum()).to(rows.dtype)
     few = int(hostile * len(items) + 1e-9)
     if rule == "median":
-        return _like(items[0], _middle(rows))
+        return _restore(items[0], _take_median(rows))
     if rule == "trimmed":
         few = min(few, (len(items) - 1) // 2)
-        return _like(items[0], rows.sort(dim=0).values[few : len(items) - few].mean(0))
+        return _restore(items[0], rows.sort(dim=0).values[few : len(items) - few].mean(0))
     if rule == "clipped":
         start = _row(around)
-        return _like(items[0], start + shares @ _clip(rows - start, clip))
+        return _restore(items[0], start + shares @ _clip(rows - start, clip))
     if rule == "geometric":
-        return _like(items[0], _geometric(rows, shares))
+        return _restore(items[0], _geometric(rows, shares))
     scores = _krum_scores(rows, few)
     best = scores.argsort(stable=True)[: 1 if rule == "krum" else len(items) - few]
-    return _like(items[0], rows[best].mean(0))
+    return _restore(items[0], rows[best].mean(0))
 
 
 def _row(item: Params) -> Tensor:
@@ -61,7 +61,7 @@ def _row(item: Params) -> Tensor:
     return torch.cat(numbers) if numbers else torch.empty(0)
 
 
-def _like(first: Params, row: Tensor) -> Params:
+def _restore(first: Params, row: Tensor) -> Params:
     """A model with these numbers, and with the names and shapes of `first`."""
     values = dict(first)
     at = 0
@@ -72,7 +72,7 @@ def _like(first: Params, row: Tensor) -> Params:
     return Params(values)
 
 
-def _middle(rows: Tensor) -> Tensor:
+def _take_median(rows: Tensor) -> Tensor:
     """The median over the first dimension; of an even number, the mean of the middle two."""
     n = len(rows)
     ordered = rows.sort(dim=0).values
@@ -81,7 +81,7 @@ def _middle(rows: Tensor) -> Tensor:
 
 def _clip(changes: Tensor, clip: float | None) -> Tensor:
     norms = changes.norm(dim=1)
-    most = _middle(norms) if clip is None else torch.tensor(clip, dtype=norms.dtype)
+    most = _take_median(norms) if clip is None else torch.tensor(clip, dtype=norms.dtype)
     return changes * (most / norms.clamp(min=NEAR)).clamp(max=1.0)[:, None]
 
 

@@ -94,12 +94,14 @@ class Dataset:
         if (known := self.target_range or declared) is None:
             return self
         if declared not in (None, known):
-            raise ConfigError(f"target_range is {declared.plain()}, but the data declares {known.plain()}.")
+            raise ConfigError(f"target_range is {declared.to_plain()}, but the data declares {known.to_plain()}.")
         if not kind_of(self.task).quantitative:
-            raise ConfigError(f"target_range is {known.plain()}, but task is {self.task!r}, which has no quantities.")
+            raise ConfigError(
+                f"target_range is {known.to_plain()}, but task is {self.task!r}, which has no quantities."
+            )
         if len(known.pairs) != len(self.classes):
             raise ConfigError(
-                f"target_range is {known.plain()}, but needs a pair for each target: {', '.join(self.classes)}."
+                f"target_range is {known.to_plain()}, but needs a pair for each target: {', '.join(self.classes)}."
             )
         return replace(self, target_range=known)
 

@@ -133,7 +133,7 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 @contextmanager
-def offline() -> Iterator[None]:
+def forbid_downloads() -> Iterator[None]:
     """Download nothing in here."""
     before = _online.set(False)
     try:

@@ -188,16 +188,16 @@ def _read_numbers(raw: bytes, kind: _Type) -> NDArray[Any]:
     return np.frombuffer(raw, np.dtype(kind.order.replace("|", "=") + kind.code))
 
 
-def _each(names: str, step: Callable[[_Machine, Any], None]) -> dict[str, Callable[[_Machine, Any], None]]:
+def _assign_step(names: str, step: Callable[[_Machine, Any], None]) -> dict[str, Callable[[_Machine, Any], None]]:
     return dict.fromkeys(names.split(), step)
 
 
 OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    **_each("PROTO FRAME STOP", lambda m, _: None),
-    **_each("INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT", _Machine.push),
-    **_each("UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8", _Machine.push),
-    **_each("BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8", _Machine.push),
-    **_each("STRING BINSTRING SHORT_BINSTRING", _Machine.push_string),
+    **_assign_step("PROTO FRAME STOP", lambda m, _: None),
+    **_assign_step("INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT", _Machine.push),
+    **_assign_step("UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8", _Machine.push),
+    **_assign_step("BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8", _Machine.push),
+    **_assign_step("STRING BINSTRING SHORT_BINSTRING", _Machine.push_string),
     "NONE": lambda m, _: m.push(None),
     "NEWTRUE": lambda m, _: m.push(True),
     "NEWFALSE": lambda m, _: m.push(False),
@@ -219,7 +219,7 @@ OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "STACK_GLOBAL": lambda m, _: m.push_name(" ".join(m.pop(2))),
     "REDUCE": lambda m, _: m.reduce(),
     "BUILD": lambda m, _: m.build(),
-    **_each("PUT BINPUT LONG_BINPUT", lambda m, place: m.memo.__setitem__(place, m.stack[-1])),
+    **_assign_step("PUT BINPUT LONG_BINPUT", lambda m, place: m.memo.__setitem__(place, m.stack[-1])),
     "MEMOIZE": lambda m, _: m.memo.__setitem__(len(m.memo), m.stack[-1]),
-    **_each("GET BINGET LONG_BINGET", lambda m, place: m.push(m.memo[place])),
+    **_assign_step("GET BINGET LONG_BINGET", lambda m, place: m.push(m.memo[place])),
 }

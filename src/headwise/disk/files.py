@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from ..errors import RunError
 from .jsontext import to_json
-from .paths import behind_links, draft_of
+from .paths import draft_of, follow_links
 
 DEPTH = 50
 """how deep a file may nest lists: writing deeper ones again would hit Python's recursion limit"""
@@ -67,7 +67,7 @@ def replace_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
     A symbolic link stays and its target is replaced. Devices, pipes and folders are refused.
     """
-    target = behind_links(path)
+    target = follow_links(path)
     temporary = draft_of(target)
     with explain_write_errors(path):
         try:
@@ -181,7 +181,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def only_writer(folder: Path, *, make: bool = False) -> Iterator[None]:
+def lock_folder(folder: Path, *, make: bool = False) -> Iterator[None]:
     """Hold the folder's lock, so that only one process writes a run. A crash releases it.
 
     With `make`, create the folder first if it does not exist.

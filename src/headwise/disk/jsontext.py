@@ -14,7 +14,7 @@ def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False, e
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, **settings)
+        return json.dumps(_drop_infinite(value), allow_nan=False, **settings)
 
 
 def to_toml(value: Any) -> str:
@@ -57,9 +57,9 @@ def leaves(tree: Mapping[str, Any], at: str = "", between: str = ".") -> Iterato
             yield f"{at}{key}", value
 
 
-def _finite(value: Any) -> Any:
+def _drop_infinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: _drop_infinite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
+        return [_drop_infinite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

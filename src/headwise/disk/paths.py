@@ -38,29 +38,29 @@ def is_text(text: str) -> bool:
 def input_file(text: str | Path, at: str) -> Path:
     """A readable regular file."""
     path = path_of(text, at)
-    kind = _kind(path, _unreadable)
+    kind = _kind(path, _make_read_error)
     if kind is None or kind == stat.S_IFDIR:
-        raise _unreadable(path, os.strerror(errno.EISDIR if kind else errno.ENOENT))
+        raise _make_read_error(path, os.strerror(errno.EISDIR if kind else errno.ENOENT))
     if kind != stat.S_IFREG:
-        raise _unreadable(path, f"it is {_KINDS[kind]}, not a file")
+        raise _make_read_error(path, f"it is {_KINDS[kind]}, not a file")
     if not os.access(path, os.R_OK):
-        raise _unreadable(path, os.strerror(errno.EACCES))
+        raise _make_read_error(path, os.strerror(errno.EACCES))
     return path
 
 
 def input_folder(text: str | Path, at: str) -> Path:
     """A folder to read from. It need not exist: whoever reads it says what is missing."""
     path = path_of(text, at)
-    if _kind(path, _unreadable) not in (None, stat.S_IFDIR):
-        raise _unreadable(path, os.strerror(errno.ENOTDIR))
+    if _kind(path, _make_read_error) not in (None, stat.S_IFDIR):
+        raise _make_read_error(path, os.strerror(errno.ENOTDIR))
     return path
 
 
 def output_file(text: str | Path, at: str) -> Path:
     """A regular file that can be replaced, or a new one in an existing folder."""
     path = path_of(text, at)
-    target = behind_links(path)
-    _kind(draft_of(target), lambda _, why: _unwritable(path, why))  # its name is longer
+    target = follow_links(path)
+    _kind(draft_of(target), lambda _, why: _make_write_error(path, why))  # its name is longer
     _check_place(path, target.parent)
     return path
 
@@ -70,13 +70,13 @@ def output_folder(text: str | Path, at: str) -> Path:
     path = path_of(text, at)
     if not Path(os.path.abspath(path)).name:
         raise ConfigError(f"{at} is {str(path)!r}, but must be a folder with a name.")
-    if _kind(path, _unwritable) not in (None, stat.S_IFDIR):
+    if _kind(path, _make_write_error) not in (None, stat.S_IFDIR):
         raise RunError(f"{path} exists already and is not a folder: choose another one.")
-    nearest = next(p for p in (path, *path.absolute().parents) if _kind(p, _unwritable) is not None)
+    nearest = next(p for p in (path, *path.absolute().parents) if _kind(p, _make_write_error) is not None)
     _check_place(path, nearest)
     longest = os.pathconf(nearest, "PC_NAME_MAX") - 10  # names derived from it are a little longer
     if any(len(part.encode()) > longest for part in path.parts):
-        raise _unwritable(path, os.strerror(errno.ENAMETOOLONG))
+        raise _make_write_error(path, os.strerror(errno.ENAMETOOLONG))
     return path
 
 
@@ -88,14 +88,14 @@ def output_path(text: str | Path, at: str) -> Path:
 def existing_or_new_file(text: str | Path, at: str) -> Path:
     """A file that is read if it exists and created otherwise."""
     path = path_of(text, at)
-    return output_file(path, at) if _kind(path, _unreadable) is None else input_file(path, at)
+    return output_file(path, at) if _kind(path, _make_read_error) is None else input_file(path, at)
 
 
-def behind_links(path: Path) -> Path:
+def follow_links(path: Path) -> Path:
     """The regular file, behind all links, that writing to `path` replaces or creates; refuses anything else."""
-    kind = _kind(path, _unwritable)
+    kind = _kind(path, _make_write_error)
     if kind is not None and kind != stat.S_IFREG:
-        raise _unwritable(path, f"it is {_KINDS[kind]}, not a file")
+        raise _make_write_error(path, f"it is {_KINDS[kind]}, not a file")
     return Path(os.path.realpath(path))
 
 
@@ -111,9 +111,9 @@ def draft_of(path: Path) -> Path:
 
 def _check_place(path: Path, folder: Path) -> None:
     if not folder.is_dir():
-        raise _unwritable(path, os.strerror(errno.ENOTDIR if folder.exists() else errno.ENOENT))
+        raise _make_write_error(path, os.strerror(errno.ENOTDIR if folder.exists() else errno.ENOENT))
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(path, os.strerror(errno.EACCES))
+        raise _make_write_error(path, os.strerror(errno.EACCES))
 
 
 def _kind(path: Path, failed: Callable[[Path, str], HeadwiseError]) -> int | None:
@@ -126,9 +126,9 @@ def _kind(path: Path, failed: Callable[[Path, str], HeadwiseError]) -> int | Non
         raise failed(path, error.strerror or str(error)) from error
 
 
-def _unreadable(path: Path, why: str) -> HeadwiseError:
+def _make_read_error(path: Path, why: str) -> HeadwiseError:
     return ConfigError(f"{path} can't be read: {why}.")
 
 
-def _unwritable(path: Path, why: str) -> HeadwiseError:
+def _make_write_error(path: Path, why: str) -> HeadwiseError:
     return RunError(f"{path} can't be written: {why}.")

@@ -65,7 +65,7 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
             del answers[client]
             fail(client, failure)
     _check_enough(faults, t, len(jobs), answers, failed)
-    return Outcome(dict(sorted(answers.items())), _by_reason(failed))
+    return Outcome(dict(sorted(answers.items())), _group_by_reason(failed))
 
 
 def take_census(plan: Plan, executor: Executor, tell: Observer) -> dict[int, Answer]:
@@ -73,7 +73,7 @@ def take_census(plan: Plan, executor: Executor, tell: Observer) -> dict[int, Ans
     jobs = [Job("census", c, 0, Nothing(), measure=False) for c in plan.clients]
     answers = collect(executor, jobs, tell)
     for client, answer in list(answers.items()):
-        if wrong := _alone(plan, answer):
+        if wrong := _find_fault(plan, answer):
             failure = Failure(wrong[0], f"client {client} sent {wrong[1]} in the census.")
             tell(ClientFailed(0, client, "census", *failure))
             if plan.experiment.faults.reaction == "stop":
@@ -116,11 +116,11 @@ def _check_enough(
 ) -> None:
     least = min(faults.min_replies, clients)
     if len(answers) < least:
-        reasons = ", ".join(f"{reason}: {len(who)}" for reason, who in _by_reason(failed).items())
+        reasons = ", ".join(f"{reason}: {len(who)}" for reason, who in _group_by_reason(failed).items())
         raise ClientError(f"round {t} has {len(answers)} replies, but faults.min_replies is {least} ({reasons}).")
 
 
-def _by_reason(failed: Iterable[tuple[int, Failure]]) -> dict[str, list[int]]:
+def _group_by_reason(failed: Iterable[tuple[int, Failure]]) -> dict[str, list[int]]:
     by_reason: dict[str, list[int]] = {}
     for client, failure in sorted(failed):
         by_reason.setdefault(failure.reason, []).append(client)
@@ -129,16 +129,16 @@ def _by_reason(failed: Iterable[tuple[int, Failure]]) -> dict[str, list[int]]:
 
 def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]) -> list[tuple[int, Failure]]:
     """The answers that must not be aggregated, each with the reason."""
-    wrong = {c: why for c, a in answers.items() if (why := _alone(plan, a))}
+    wrong = {c: why for c, a in answers.items() if (why := _find_fault(plan, a))}
     if plan.method.fixed_layout:  # then it must match what was sent
-        wrong |= _beside_others(plan, {c: a for c, a in answers.items() if c not in wrong}, downs)
+        wrong |= _compare_layouts(plan, {c: a for c, a in answers.items() if c not in wrong}, downs)
     return [
         (c, Failure(reason, f"{plan.data.describe(c)} sent {what} in round {answers[c].t}."))
         for c, (reason, what) in sorted(wrong.items())
     ]
 
 
-def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
+def _find_fault(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     """What is wrong with an answer, whatever the others sent: a reason to count by, and words for the sentence."""
     up = answer.up
     faults = plan.experiment.faults
@@ -161,7 +161,7 @@ def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     return None
 
 
-def _beside_others(
+def _compare_layouts(
     plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
 ) -> dict[int, tuple[str, str]]:
     """Fields whose layout differs from what was sent under that name or, if nothing was, from most other clients'."""
@@ -169,11 +169,11 @@ def _beside_others(
     types = record_types(type(plan.method))
     for name, kind in fields_of(types.up).items():
         layouts = {c: layout for c, a in answers.items() if (layout := _layout(getattr(a.up, name))) is not None}
-        common = _most(layouts.values())
+        common = _find_majority(layouts.values())
         returned = kind is Params and fields_of(types.down).get(name) is Params
         for c, layout in layouts.items():
             expected = _layout(getattr(downs[c], name)) if returned else common
-            if c not in wrong and (why := _unlike(layout, expected)):
+            if c not in wrong and (why := _find_difference(layout, expected)):
                 wrong[c] = why[0], f"{name} with {why[1]}"
     return wrong
 
@@ -185,14 +185,14 @@ def _layout(value: object) -> Layout | None:
     return {"": (value.dtype, tuple(value.shape[1:]))} if isinstance(value, Tensor) else None
 
 
-def _most(layouts: Iterable[Layout]) -> Layout | None:
+def _find_majority(layouts: Iterable[Layout]) -> Layout | None:
     """The most common layout; None on a tie."""
     counts = Counter(tuple(sorted(layout.items(), key=lambda item: item[0])) for layout in layouts)
     (most, times), *rest = [*counts.most_common(2), ((), 0)]
     return dict(most) if all(times > count for _, count in rest) else None
 
 
-def _unlike(layout: Layout, expected: Layout | None) -> tuple[str, str] | None:
+def _find_difference(layout: Layout, expected: Layout | None) -> tuple[str, str] | None:
     if expected is None:
         return "at odds", "a layout that differs from others, none of which has a majority"
     if layout.keys() != expected.keys():

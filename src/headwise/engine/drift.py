@@ -31,17 +31,17 @@ class Drifted:
 
     @property
     def train(self) -> Samples:
-        return self._now(self._own.train)
+        return self._select_current(self._own.train)
 
     @property
     def val(self) -> Samples:
-        return self._now(self._own.val)
+        return self._select_current(self._own.val)
 
     @property
     def test(self) -> Samples:
-        return self._now(self._own.test)
+        return self._select_current(self._own.test)
 
-    def _now(self, part: Samples) -> Samples:
+    def _select_current(self, part: Samples) -> Samples:
         if self._drift.what == "swap":
             return Samples(part.x, self._swap(part.y)) if self._later else part
         if self._later == (self._drift.what == "appear"):

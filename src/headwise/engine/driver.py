@@ -58,23 +58,23 @@ def drive(
 
     fresh = start is None
     if start is None:
-        with _at_server(plan, 0, "server_init"):
+        with _explain_server_errors(plan, 0, "server_init"):
             start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settle), {})
     now = start
     tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t, plan.metric))
     now, census_bytes = _census(plan, executor, now, tell)
     if fresh and plan.experiment.evaluate.start and plan.experiment.evaluate.moments:
-        tell(_before(plan, executor, now, tell))
+        tell(_measure_start(plan, executor, now, tell))
     reason: Reason = "finished"
     first = now.t
     stored = 0.0
     while now.t < plan.experiment.rounds:
         spent = time.monotonic() - begun if now.t > first else 0.0  # a session does one round even without a budget
         stop = interrupted() or (rounds is not None and now.t - first >= rounds)
-        if early := "interrupted" if stop else _stops(plan, now, spent):
+        if early := "interrupted" if stop else _find_reason_to_stop(plan, now, spent):
             reason = early
             break
-        ended = _round(plan, executor, now, tell, stored)
+        ended = _run_round(plan, executor, now, tell, stored)
         if census_bytes:
             ended.row["bytes_census"] = census_bytes
             census_bytes = 0
@@ -94,12 +94,12 @@ def _census(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> tu
         return now, 0
     answers = take_census(plan, executor, tell)
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
-    with _at_server(plan, 0, "use_census"):
+    with _explain_server_errors(plan, 0, "use_census"):
         server = map_tensors(plan.method.use_census(now.server, replies, ServerBench(plan, 0, "census")), settle)
     return replace(now, server=server), sum(nbytes(reply.up) for reply in replies)
 
 
-def _stops(plan: Plan, now: Progress, spent: float) -> Reason | None:
+def _find_reason_to_stop(plan: Plan, now: Progress, spent: float) -> Reason | None:
     if plan.experiment.stop.patience is not None and now.waited >= plan.experiment.stop.patience:
         return "patience"
     if plan.experiment.stop.budget is not None and spent >= plan.experiment.stop.budget:
@@ -107,12 +107,12 @@ def _stops(plan: Plan, now: Progress, spent: float) -> Reason | None:
     return None
 
 
-def _before(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> StartMeasured:
+def _measure_start(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> StartMeasured:
     """Measure the clients before any training, as round 0; nothing of it has an effect on the rounds."""
     clock = Clock("evaluate")
     before = dict(executor.clock.seconds)
     evaluation = Evaluation(plan, executor, tell, now.server, 0, {}, {})
-    with _at_server(plan, 0, "broadcast"):
+    with _explain_server_errors(plan, 0, "broadcast"):
         measured = evaluation.measure()
     measured.pop("post", None)  # nobody has trained
     seconds = _seconds(clock, executor, before, 0.0)
@@ -120,7 +120,7 @@ def _before(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> St
     return StartMeasured(row, evaluation.lines({}))
 
 
-def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
+def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
     t = now.t + 1
     clock = Clock("server")
@@ -128,16 +128,16 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     chosen = participants(plan, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
-    with _at_server(plan, t, "broadcast"):
+    with _explain_server_errors(plan, t, "broadcast"):
         downs = broadcasts(plan, now.server, chosen, central)
     clock.to("train")
     # post is measured in every round: `stale` needs each client's score after its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.experiment.evaluate.moments) for c in chosen]
     answers, failed = train_clients(plan, executor, jobs, tell)
-    idle = _idle(plan, executor, now.server, t, chosen, tell)
+    idle = _update_idle(plan, executor, now.server, t, chosen, tell)
     clock.to("server")
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
-    with _at_server(plan, t, "aggregate"):
+    with _explain_server_errors(plan, t, "aggregate"):
         # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
         server = map_tensors(aggregate(plan.method, now.server, replies, central), settle) if replies else now.server
     clock.to("evaluate")
@@ -166,12 +166,12 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
         row["bytes_idle"] = sum(idle.values())
     if failed:
         row["failed"] = failed
-    progress = Progress(t, server, evaluation.last, *_patience(now, row, plan.metric))
+    progress = Progress(t, server, evaluation.last, *_update_patience(now, row, plan.metric))
     return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
 
 
 @contextmanager
-def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
+def _explain_server_errors(plan: Plan, t: int, phase: str) -> Iterator[None]:
     """Turn what a method's server half raises into one sentence, as for its clients."""
     try:
         yield
@@ -181,7 +181,9 @@ def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
         raise ServerError(describe_failure(plan, error, "the server", t, phase)) from error
 
 
-def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:
+def _update_idle(
+    plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer
+) -> dict[int, int]:
     """Update clients that were not drawn, for methods that do so; return the bytes sent to each of them."""
     if not plan.method.updates_idle():
         return {}
@@ -204,7 +206,7 @@ def _up(answer: Answer) -> Record:
     return answer.up
 
 
-def _patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, int]:
+def _update_patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, int]:
     """The best evaluation so far, and how many came after it; on validation samples where there are any."""
     scores = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
     if scores is None:

@@ -16,7 +16,7 @@ from ..log.metrics import Metric
 from ..log.schema import MOMENTS, ClientLine, Figures, Measured, PartScores
 from ..records import Record, nbytes
 from .client.jobs import Answer, Job
-from .client.scoring import over_clients
+from .client.scoring import summarize_clients
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
@@ -101,6 +101,6 @@ def _parts(answer: Answer) -> PartScores:
 
 def _summary(scores: Mapping[int, PartScores], main: Metric) -> Figures:
     """The metrics over all clients that have test samples, and the one that judges the run on validation samples."""
-    figures = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]}, main)
-    judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]}, main)
+    figures = summarize_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]}, main)
+    judged = summarize_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]}, main)
     return {**figures, main.validation: judged[main.name]} if main.name in judged else figures

@@ -139,7 +139,7 @@ def cores() -> int:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Use one thread: sums depend on the number of threads, and with one, every engine gives the same bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -187,7 +187,7 @@ class SilenceWatch:
         self._process = 0
 
     @contextmanager
-    def over(self, what: str) -> Iterator[None]:
+    def watch(self, what: str) -> Iterator[None]:
         if self._process != os.getpid():
             self._process = os.getpid()
             threading.Thread(target=self._look, daemon=True).start()
@@ -217,14 +217,14 @@ WATCH = SilenceWatch(60)
 
 
 @contextmanager
-def within(seconds: float | None, what: str) -> Iterator[None]:
+def limit_seconds(seconds: float | None, what: str) -> Iterator[None]:
     """Raise `Late` after `seconds`: at once in a process's main thread, elsewhere when the client is done.
 
     Python code can always be interrupted, but not a library call that never returns. Without a limit, warn about
     silence.
     """
     if seconds is None:
-        with WATCH.over(what):
+        with WATCH.watch(what):
             yield
         return
     late = Late(f"it took longer than {seconds:g} seconds")
@@ -240,10 +240,10 @@ def within(seconds: float | None, what: str) -> Iterator[None]:
 
 @contextmanager
 def _alarm(seconds: float, late: Late) -> Iterator[None]:
-    def ring(*_: object) -> None:
+    def raise_late(*_: object) -> None:
         raise late
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, raise_late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -17,7 +17,7 @@ from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .client.client_bench import ClientBench
 from .client.jobs import make_first_state, measure_model
-from .client.scoring import over_clients
+from .client.scoring import summarize_clients
 from .host import move_to
 from .plan import Plan
 from .server_bench import ServerBench, broadcasts
@@ -53,7 +53,7 @@ def offer(plan: Plan, server: Record, client: int, t: int) -> Offer:
 
 def accept(plan: Plan, given: Offer, client: int, t: int, epochs: int) -> Adapted:
     """The client's half: its model after so many epochs on its own samples. It seeds torch's own generator."""
-    local = _bench(plan, client, t, epochs)
+    local = _make_bench(plan, client, t, epochs)
     me, down = (map_tensors(r, lambda x: move_to(x, plan.device)) for r in (make_first_state(plan, client), given.down))
     whole = given.whole and given.whole.map(lambda x: move_to(x, plan.device))
     torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", "join", client, t))
@@ -77,7 +77,7 @@ def join_all(plan: Plan, server: Record, t: int) -> dict[str, Any]:
     for epochs in EPOCHS:
         rows.append(_row(plan, "joined", epochs, lambda c, e=epochs: join(plan, server, c, t, e)))
     for epochs in EPOCHS[1:]:
-        rows.append(_row(plan, "alone", epochs, lambda c, e=epochs: _alone(plan, c, t, e)))
+        rows.append(_row(plan, "alone", epochs, lambda c, e=epochs: _train_alone(plan, c, t, e)))
     rounds = max(1, round(plan.experiment.rounds * plan.experiment.sampling.average))
     rows.append(_row(plan, "standalone", rounds * plan.experiment.train.epochs, lambda c: _standalone(plan, c, rounds)))
     return {"round": t, "clients": list(plan.newcomers), "rows": rows}
@@ -99,20 +99,20 @@ def _row(plan: Plan, who: str, epochs: float, make: Any) -> dict[str, Any]:
         "model": who,
         "epochs": epochs,
         "passes": round(passes, 2),
-        **over_clients(scores, plan.metric),
+        **summarize_clients(scores, plan.metric),
         "each": own,
     }
 
 
-def _bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:
+def _make_bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:
     local = ClientBench(plan, client, t, purpose="join", kept=Params(), trained=0, epochs=epochs)
     local.lr = plan.experiment.train.lr  # its own training begins only now
     return local
 
 
-def _alone(plan: Plan, client: int, t: int, epochs: int) -> Adapted:
+def _train_alone(plan: Plan, client: int, t: int, epochs: int) -> Adapted:
     """The initial model after as many epochs on the same samples, in the same order."""
-    local = _bench(plan, client, t, epochs)
+    local = _make_bench(plan, client, t, epochs)
     m = local.init()
     local.sgd(m)
     return Adapted(m, local.samples[0] / max(local.n, 1))

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..data.preprocessing import fit, measure
-from ..engine.host import one_thread
+from ..engine.host import use_one_thread
 from ..engine.joining import join
 from ..engine.plan import Plan
 from ..errors import DataError
@@ -39,7 +39,7 @@ class NewClient:
         self._x = inputs.encode(raw)
         if len(self._x) != len(labels) or not len(labels):
             raise DataError(f"x has {len(self._x)} samples and y {len(labels)} labels, but each sample needs one.")
-        card["inputs"] = inputs.plain()
+        card["inputs"] = inputs.to_plain()
         self._y = torch.from_numpy(encode_targets(card, labels, lambda i: f"label {i}", in_files=False))
         per_client = self.data.fitted is not None and len(self.data.fitted.mean) > 1
         self._inputs = _fit_scaling(inputs, self._x) if per_client else inputs
@@ -48,7 +48,7 @@ class NewClient:
         checkpoint = self.models.checkpoint("last")
         t = checkpoint.progress.t
         plan = self._plan_with_client()
-        with one_thread(), torch.random.fork_rng(devices=[]):
+        with use_one_thread(), torch.random.fork_rng(devices=[]):
             joined = join(plan, checkpoint.progress.server, len(self.plan.data), t, epochs)
         network = require_module(plan, joined.model)
         of = {"kind": "adapted", "moment": "join", "round": t, "which": "last"}

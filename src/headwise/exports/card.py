@@ -168,7 +168,7 @@ def make_run_card(
 
 def _division(experiment: Experiment, clients: int) -> dict[str, Any]:
     """How the run's data were divided, without where they are: whoever has them can tell its test samples again."""
-    plain = experiment.plain()
+    plain = experiment.to_plain()
     names = ("partition", "split", "fraction", "seed", "data_seed", "task", "target_range", "without")
     division = {name: plain[name] for name in names if plain.get(name) is not None}
     evaluate = {name: plain["evaluate"][name] for name in ("validation", "new_clients")}

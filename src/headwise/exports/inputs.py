@@ -89,7 +89,7 @@ class Inputs:
         """table, tokens, image or array"""
         return self.fitted.recipe.form if self.fitted is not None else "array"
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return {
             "shape": list(self.shape),
             "dtype": self.dtype,

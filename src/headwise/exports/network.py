@@ -183,7 +183,7 @@ def is_ours(choice: Choice) -> bool:
 def describe_network(choice: Choice, task: Task) -> dict[str, Any]:
     """For a card: one of our models by name and numbers, or what the user's own is called."""
     if is_ours(choice):
-        model = registry.resolve("model", choice).plain()
+        model = registry.resolve("model", choice).to_plain()
     else:
         options = choice.options
         name = options.get("called") or str(options.get("factory") or choice.name).replace("\\", "/").split("/")[-1]
@@ -287,7 +287,7 @@ def trace_program(module: InferenceModule, example: NDArray[Any]) -> ExportedPro
     """The program of a model, for any number of samples; raises a sentence for networks that torch can't trace."""
     x = torch.from_numpy(np.concatenate([example[:1]] * 2))  # torch would take a batch of one for the only size
     try:
-        with _quiet(), torch.no_grad():
+        with _hide_warnings(), torch.no_grad():
             return export(module.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
     except Exception as error:  # torch has no class for what it can't trace
         reason = " ".join(str(error).split())[:200]
@@ -340,7 +340,7 @@ def _holds(tensor: Any, values: dict[str, Tensor]) -> bool:
 
 def _translate(program: ExportedProgram) -> Any:
     try:
-        with _quiet():
+        with _hide_warnings():
             translated = torch.onnx.export(
                 program, (), dynamo=True, verbose=False, external_data=False, optimize=False,
                 input_names=[INPUT], output_names=[*OUTPUTS],
@@ -358,7 +358,7 @@ def _translate(program: ExportedProgram) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _hide_warnings() -> Iterator[None]:
     """Hide torch's warnings about its own deprecated parts and about torchvision."""
     log = logging.getLogger("torch.onnx")
     before = log.level

@@ -38,7 +38,7 @@ def predict_file(model: TrainedModel, data: Path, out: Path, *, on_progress: Pro
     if kind is None:
         raise ConfigError(f"-o is {str(out)!r}, but must end in {', '.join(WRITERS)}.")
     has_clients = data.suffix.lower() == ".toml"  # then rows of several files may have the same number
-    head = ["sample", *(["client"] if has_clients else []), *_head(model)]
+    head = ["sample", *(["client"] if has_clients else []), *_name_columns(model)]
     n = 0
     with replace_file(out) as file, kind(file, head) as write:
         for batch in read_batches(data, model, client=client):
@@ -59,7 +59,7 @@ def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
     return [*columns, *([] if kind.quantitative else prediction.probabilities.T.tolist())]
 
 
-def _head(model: TrainedModel) -> list[str]:
+def _name_columns(model: TrainedModel) -> list[str]:
     """Names of columns: one prediction, or one for each label or quantity; then probabilities, where there are any."""
     kind = kind_of(model.card["task"])
     probabilities = [] if kind.quantitative else [f"p({name})" for name in model.classes]
@@ -128,7 +128,7 @@ def _write_npz(model: TrainedModel, data: Path, out: Path, on_progress: Progress
     masks = list[NDArray[Any]]()
     with replace_file(out) as file:
         for batch in read_batches(data, model, client=client):
-            names += [_place(root, batch, name).as_posix() for name in batch.names]
+            names += [_choose_place(root, batch, name).as_posix() for name in batch.names]
             masks.append(_masks(model, batch))
             on_progress(len(names))
         np.savez_compressed(file, samples=names, masks=np.concatenate(masks), classes=list(model.classes))
@@ -152,7 +152,7 @@ def _write_pngs(model: TrainedModel, data: Path, out: Path, on_progress: Progres
                     with Image.open(name) as original:
                         picture = picture.resize(original.size, Image.Resampling.NEAREST)
                 picture.putpalette(colours)
-                path = draft / _place(root, batch, name).with_suffix(".png")
+                path = draft / _choose_place(root, batch, name).with_suffix(".png")
                 if path.exists():
                     raise DataError(f"{name} and another image of this name would have the same mask {path.name}.")
                 with explain_write_errors(out / path.relative_to(draft)):
@@ -168,7 +168,7 @@ def _masks(model: TrainedModel, batch: Batch) -> NDArray[Any]:
     return model.predict(batch.raw).astype(np.uint8 if len(model.classes) <= MOST else np.uint16)
 
 
-def _place(root: Path, batch: Batch, name: Any) -> Path:
+def _choose_place(root: Path, batch: Batch, name: Any) -> Path:
     """Where a sample's mask goes: as its image lies below the data, without a folder `images`; others by number."""
     if _are_images(batch):
         inside = Path(name).relative_to(root if root.is_dir() else root.parent)

@@ -215,7 +215,7 @@ class Quality(NamedTuple):
     residuals: list[Residuals]
     """of quantities"""
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         bins = [b._asdict() for b in self.bins]
         return {**self._asdict(), "bins": bins, "residuals": [r._asdict() for r in self.residuals]}
 

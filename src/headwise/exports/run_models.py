@@ -26,7 +26,7 @@ from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_sta
 from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
 from ..engine.client.scoring import compute_outputs
-from ..engine.host import move_to, one_thread
+from ..engine.host import move_to, use_one_thread
 from ..engine.kernels.native.autograd import accelerate, without_acceleration
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
@@ -126,7 +126,7 @@ class Models:
         state = checkpoint.states.get(client)
         central = ServerBench(self.plan, t, "evaluate")
         down = broadcasts(self.plan, checkpoint.progress.server, [client], central)[client]
-        with one_thread():
+        with use_one_thread():
             if moment == "pre":
                 network = make_personal_model(self.plan, client, t, state, down)
             elif state is None:
@@ -357,14 +357,14 @@ def make_model(
         assert data is not None
         client = _inputs_and_samples(data, client, card["reading"])
     inputs, samples = client
-    card = {**card, "inputs": inputs.plain()}
+    card = {**card, "inputs": inputs.to_plain()}
     prepare = build_preprocessing(inputs)
     last = any(map(channels_last, plan.models))
 
     @torch.no_grad()
     def answer(x: NDArray[Any]) -> Prediction:
         """In one pass over all samples, as evaluations do: the last bits may depend on the batch."""
-        with one_thread():
+        with use_one_thread():
             inner = align(prepare(torch.from_numpy(x)))
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)

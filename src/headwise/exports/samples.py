@@ -262,7 +262,7 @@ def encode_targets(card: Mapping[str, Any], y: Any, where: Where, *, in_files: b
     names = list(card["classes"])
     y = np.asarray(y)
     if kind.one_class:
-        return _encode_classes(y, *_places(card, in_files), where)
+        return _encode_classes(y, *_number_names(card, in_files), where)
     if kind.per_pixel:
         return _encode_masks(y, len(names), tuple(card["inputs"]["shape"][1:]), where)
     targets = y.reshape(-1, 1) if y.ndim == 1 and len(names) == 1 else y
@@ -285,7 +285,7 @@ def encode_target_cells(
     kind = kind_of(card["task"])
     if not kind.exclusive and not kind.quantitative and len(cells) == 1:
         separator = d.separator or card["reading"].get("separator", "")
-        return _encode_labels(cells[0], separator, *_places(card, True), where)
+        return _encode_labels(cells[0], separator, *_number_names(card, True), where)
     if kind.one_class:
         return encode_targets(card, cells[0], where, in_files=True)
     if kind.per_pixel:
@@ -299,7 +299,7 @@ def encode_target_cells(
     return encode_targets(card, np.stack(columns, 1), where, in_files=True)
 
 
-def _places(card: Mapping[str, Any], in_files: bool) -> tuple[dict[str, int], list[str]]:
+def _number_names(card: Mapping[str, Any], in_files: bool) -> tuple[dict[str, int], list[str]]:
     """The number of each class or label by all its names, and those that messages list."""
     names = list(card["classes"])
     reading = card["reading"]

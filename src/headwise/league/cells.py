@@ -179,7 +179,7 @@ class Result:
     scores: list[float | None] = field(default_factory=list[float | None])
     """of each client on its test samples; none of new ones"""
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -198,7 +198,7 @@ def to_csv(results: Iterable[Result]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for result in sorted(results, key=_place):
-        values = result.plain()
+        values = result.to_plain()
         writer.writerow([_cell(name, values[name]) for name in COLUMNS])
     return text.getvalue()
 
@@ -288,7 +288,7 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
     except HeadwiseError as error:
         result = Result(**about, error=str(error))
     make_folder(cell.path(folder).parent)
-    write_json(cell.path(folder), result.plain())
+    write_json(cell.path(folder), result.to_plain())
     if not keep:
         shutil.rmtree(place, ignore_errors=True)
     return result

@@ -68,7 +68,7 @@ def play(
         resolve("method", name)  # refuses wrong names and options before the first run
     if wrong := [s for s in settings if s not in KINDS]:
         raise ConfigError(f"settings is {wrong[0]!r}, but must be default, tuned, or both with a comma.")
-    left_out = {f.name: reason for f in federations if (reason := _why_left_out(f, data_dir))}
+    left_out = {f.name: reason for f in federations if (reason := _explain_absence(f, data_dir))}
     able = [f for f in federations if f.name not in left_out]
     cells = [LeagueCell(f, name, draw, s) for draw in draws for s in settings for f in able for name in names]
     make_folder(folder)
@@ -94,7 +94,7 @@ def render(league: League) -> str:
         folder=HOME,
         words=standings.words(),
         overview=standings.overview(),
-        families=standings.by_family(),
+        families=standings.tabulate_families(),
         groups=[(group, *federation_table(group)) for group in standings.groups],
         names=sorted({*standings.families.values()}),
         data=script_safe(page_data(standings)),
@@ -113,7 +113,7 @@ def page_data(standings: Standings) -> dict[str, Any]:
                 "name": s.name,
                 "family": s.family,
                 "ranks": standings.ranks[s.name],
-                "regrets": [_known(group, s.name) for group in standings.groups],
+                "regrets": [_find_regret(group, s.name) for group in standings.groups],
                 "near": [s.name in group.near for group in standings.groups],
                 "results": {
                     rival: [_result(group, s.name, rival) for group in standings.groups] for rival in standings.rivals
@@ -125,7 +125,7 @@ def page_data(standings: Standings) -> dict[str, Any]:
     }
 
 
-def _known(group: Group, name: str) -> float | None:
+def _find_regret(group: Group, name: str) -> float | None:
     return group.regret(name) if name in group.scored else None
 
 
@@ -135,7 +135,7 @@ def _result(group: Group, name: str, rival: str) -> int:
     return 0 if lead is None else (lead.low > 0) - (lead.high < 0)
 
 
-def _why_left_out(federation: Federation, data_dir: Path) -> str:
+def _explain_absence(federation: Federation, data_dir: Path) -> str:
     try:
         prepare(federation.experiment("fedavg", 0), data_dir)
     except DataError as error:

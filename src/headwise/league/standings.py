@@ -198,10 +198,10 @@ class Standings:
         losses = sum(lead.high < 0 for lead in leads)
         return wins, len(leads) - wins - losses, losses
 
-    def plain(self) -> list[dict[str, Any]]:
+    def to_plain(self) -> list[dict[str, Any]]:
         return [asdict(s) for s in self.table]
 
-    def by_family(self) -> Table:
+    def tabulate_families(self) -> Table:
         """The median lead over local training of each family in each federation, in points; empty without it."""
         if LOCAL not in self.rivals:
             return [], []
@@ -290,7 +290,7 @@ def federation_table(group: Group) -> Table:
     for name in group.cells.ranking:
         value, low, high = group.cells.mean(name)
         lead = group.lead(name, LOCAL)
-        worse = group.cells.worse_off(name, LOCAL).value if lead is not None and name != LOCAL else None
+        worse = group.cells.share_worse_off(name, LOCAL).value if lead is not None and name != LOCAL else None
         joined = [group.new_client_mean(name, epochs) for epochs in (0, 5)]
         costs = [group.mean(name, column) for column in ("kb_down", "kb_up", "cpu_seconds")]
         rows.append(
@@ -363,7 +363,7 @@ def describe_changes(changes: Sequence[Change]) -> list[str]:
     ]
 
 
-def changes_table(changes: Sequence[Change]) -> Table:
+def tabulate_changes(changes: Sequence[Change]) -> Table:
     rows = [
         [c.federation, c.name, str(c.draws), _lead_text(c.difference), "yes" if c.difference.excludes_zero else "no"]
         for c in changes

@@ -92,7 +92,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Shared, Own]:
         m = local.model(me.core)
         core = m.weights().map(Tensor.detach)
-        others = _others(down, local)
+        others = _collect_others(down, local)
         p = _relationship(me, down)
         rate = local.lr * (len(local.clients) if self.core_lr == "scaled" else 1)
         pull = self.mu * self._pull(local)
@@ -109,7 +109,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return Update(Shared(mine.params()), Own(mine.state(), p), _personal(mine, p, others, local))
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
-        return _personal(local.model(me.core), _relationship(me, down), _others(down, local), local)
+        return _personal(local.model(me.core), _relationship(me, down), _collect_others(down, local), local)
 
     def _pull(self, local: Local) -> float:
         """lambda(r) = (cos(pi r / L) + 1) / 2 while r < L, then 0; rounds r count from 0."""
@@ -123,7 +123,7 @@ def _relationship(me: Own, down: Down) -> Tensor:
     return down.p_0 if me.p is None else torch.cat([me.p, down.p_0[len(me.p) :]])
 
 
-def _others(down: Down, local: Local) -> dict[int, Params]:
+def _collect_others(down: Down, local: Local) -> dict[int, Params]:
     first = local.init().params()
     return {j: down.cores.get(j, first) for j in local.clients if j != local.client}
 

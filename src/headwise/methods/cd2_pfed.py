@@ -62,7 +62,7 @@ class CD2PFed(Averaging[Own]):
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         m = _join(me, down, local)
         ratio = self.p * min(1.0, local.t / (self.growth * local.T)) if self.growth else self.p
-        ones = _ones(m, ratio)
+        ones = _mark_shared(m, ratio)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             return local.loss(m, x, y) + self.lam * _cyclic(m, ones, x)  # Eq. (1)
@@ -96,7 +96,7 @@ def _halves(t: Tensor, d: int, ratio: float) -> tuple[Tensor, Tensor]:
     return t.narrow(d, 0, shared), t.narrow(d, shared, t.shape[d] - shared)
 
 
-def _ones(m: SplitModel, ratio: float) -> Params:
+def _mark_shared(m: SplitModel, ratio: float) -> Params:
     """One where a parameter is shared, zero where it is private."""
     ones = m.weights().map(torch.ones_like)
     across = _channels(m)

@@ -80,7 +80,7 @@ class CFL(Method[Clusters, Nothing, Shared, Change]):
             members = [i for i in changes if cluster[i] == c]
             sent = [r.up.d for r in replies if cluster[r.client] == c]
             if len(members) > 2 and central.t > self.begin and self._disagree(sent, central):
-                leaving = _smaller_group({i: changes[i] for i in members}, central)
+                leaving = _find_smaller_group({i: changes[i] for i in members}, central)
                 models[max(models) + 1] = w
                 cluster[leaving] = max(models)
         for c in models:
@@ -102,7 +102,7 @@ class CFL(Method[Clusters, Nothing, Shared, Change]):
         return Update(Change(m.params() - down.w), me, m)
 
 
-def _smaller_group(changes: Mapping[int, Params], central: Central) -> list[int]:
+def _find_smaller_group(changes: Mapping[int, Params], central: Central) -> list[int]:
     """Eq. (2): groups merge, those first whose least similar members are the most similar, until two are left."""
     names = central.init().live()
     rows = torch.stack([d.restrict(names).flatten() for d in changes.values()])

@@ -95,7 +95,7 @@ class FedALA(Averaging[Own]):
             return value
 
         history = list[float]()
-        while not _enough(history, 1 if me.begun else self.cap, self.threshold):
+        while not _is_settled(history, 1 if me.begun else self.cap, self.threshold):
             now = window.descend(
                 now, loss, epochs=1, lr=self.weight_lr, project=lambda W: W.clamp(0, 1), through=through
             )  # Algorithm 1: W <- W - eta dL/dTheta^ * (Theta - Theta_i), clipped to [0, 1]
@@ -109,6 +109,6 @@ def _mixture(own: Params, global_model: Params, W: Params) -> Params:
     return Params({k: torch.lerp(t, global_model[k], W[k]) for k, t in own.items()})
 
 
-def _enough(history: list[float], cap: int, threshold: float) -> bool:
+def _is_settled(history: list[float], cap: int, threshold: float) -> bool:
     recent = torch.tensor(history[-RECENT:])
     return len(history) >= cap or (len(history) > RECENT and bool(recent.std() < threshold))

@@ -41,20 +41,20 @@ class FedBABU(Averaging[Nothing]):
         return central.init().params("body")
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
-        m = _under_common_head(down, local)
+        m = _put_under_common_head(down, local)
         local.sgd(m, only=m.body)  # Algorithm 1: only the extractor is updated
         return Update(Shared(m.params("body")), me, m)
 
     def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        m = _under_common_head(down, local)
+        m = _put_under_common_head(down, local)
         local.sgd(m, only=m.head if self.finetune == "head" else None, epochs=self.finetune_epochs)
         return m
 
     def join(self, me: Nothing, down: Shared, whole: Params | None, local: Local) -> Predictor:
-        m = _under_common_head(down, local)
+        m = _put_under_common_head(down, local)
         local.sgd(m, only=m.head if self.finetune == "head" else None)  # `finetune_epochs` is for everyone else
         return m
 
 
-def _under_common_head(down: Shared, local: Local) -> SplitModel:
+def _put_under_common_head(down: Shared, local: Local) -> SplitModel:
     return local.model(down.w | local.init().state("head"))

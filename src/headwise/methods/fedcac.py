@@ -87,7 +87,9 @@ class FedCAC(Method[Server, Own, Down, Up]):
             return server
         models = merge_by_client(server.models, {r.client: r.up.w for r in replies})
         masks = merge_by_client(server.masks, {r.client: r.up.mask for r in replies})
-        return Server(mean(r.up.w for r in replies), models, masks, _alike(masks.values(), central.t / self.beta))
+        return Server(
+            mean(r.up.w for r in replies), models, masks, _find_collaborators(masks.values(), central.t / self.beta)
+        )
 
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         return central.model(server.w)
@@ -114,7 +116,7 @@ def _merge(me: Own, down: Down, local: Local) -> SplitModel:
     return local.model(Params({**down.w, **critical}))
 
 
-def _alike(masks: Iterable[Params], progress: float) -> Tensor:
+def _find_collaborators(masks: Iterable[Params], progress: float) -> Tensor:
     """Eq. (3); every client is its own collaborator."""
     flat = torch.stack([M.flatten() for M in masks]).float()
     size = flat.sum(1)

@@ -87,12 +87,12 @@ class FedFomo(Method[Server, Own, Down, Up]):
 
     def broadcast(self, server: Server, client: int, central: Central) -> Down:
         chance = torch.randperm(central.N, generator=central.rng)
-        order = chance[_for(central.N, server.P)[client][chance].sort(descending=True, stable=True).indices]
+        order = chance[_grow(central.N, server.P)[client][chance].sort(descending=True, stable=True).indices]
         best = [j for j in map(int, order) if j in server.models and j != client][: self.M]
         return Down({j: server.models[j] for j in sorted(best)})
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
-        P = _for(central.N, server.P)
+        P = _grow(central.N, server.P)
         for r in replies:
             P[r.client, r.up.clients.long()] += r.up.weights  # Eq. (3)
         return Server(merge_by_client(server.models, {r.client: r.up.w for r in replies}), P)
@@ -119,7 +119,7 @@ class FedFomo(Method[Server, Own, Down, Up]):
         return local.model(me.w)
 
 
-def _for(n: int, P: Tensor) -> Tensor:
+def _grow(n: int, P: Tensor) -> Tensor:
     """[n, n]: a copy, with rows as at the beginning for clients that joined later."""
     grown = torch.eye(n)
     grown[: len(P), : len(P)] = P

@@ -83,7 +83,7 @@ class FedFTHA(Method[Server, OwnHead, Shared, Up]):
         if not replies:
             return server
         heads = {r.client: r.up.h for r in replies if r.up.h is not None}
-        about = {r.client: _about(r) for r in replies if r.up.h is not None}
+        about = {r.client: _count_owned(r) for r in replies if r.up.h is not None}
         G = mean(r.up.G for r in replies)  # Eq. (9): every client counts the same
         return Server(G, merge_by_client(server.heads, heads), merge_by_client(server.about, about))
 
@@ -102,16 +102,16 @@ class FedFTHA(Method[Server, OwnHead, Shared, Up]):
         weights = [*n, *[usual] * unseen] if self.head_agg == "n_mean" else None
         h = mean([*heads, *[central.init().params("head")] * unseen], weights)  # Eq. (8)
         if self.head_agg == "owner_mean" and heads:
-            h = _by_owners(h, heads, torch.stack([a["owned"] for a in server.about.values()]))
+            h = _average_by_owners(h, heads, torch.stack([a["owned"] for a in server.about.values()]))
         return central.model(server.G | h)
 
 
-def _about(reply: Reply[Up]) -> Params:
+def _count_owned(reply: Reply[Up]) -> Params:
     owned = {} if reply.up.owned is None else {"owned": reply.up.owned}
     return Params({"n": torch.tensor(reply.n), **owned})
 
 
-def _by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
+def _average_by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
     """Row c of the last layer is the mean over the owners of class c; a class that nobody owns keeps its row of h."""
     layer = [*h][-1].rpartition(".")[0]
 

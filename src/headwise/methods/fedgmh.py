@@ -171,13 +171,13 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         scores = (moved * moved if self.score == "squared" else moved) * after  # Eq. (8)
         flat = {k: t.abs().flatten() for k, t in scores.items()}
         if self.scope == "joint":
-            chosen = torch.split(self._top(torch.cat(list(flat.values()))), [len(t) for t in flat.values()])
+            chosen = torch.split(self._mark_top(torch.cat(list(flat.values()))), [len(t) for t in flat.values()])
         else:
-            chosen = tuple(self._top(t) for t in flat.values())
+            chosen = tuple(self._mark_top(t) for t in flat.values())
         critical = {k: t.view(after[k].shape) for k, t in zip(flat, chosen, strict=True)}
         return Params(critical if self.mask == "critical_global" else {k: ~t for k, t in critical.items()})
 
-    def _top(self, scores: Tensor) -> Tensor:
+    def _mark_top(self, scores: Tensor) -> Tensor:
         """True at the floor(beta L) largest scores; ties go to the first."""
         chosen = mark_largest(scores, self.beta)
         if self.zero_fallback and chosen.any() and scores[chosen].min() <= 1e-10:

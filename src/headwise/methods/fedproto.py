@@ -83,7 +83,7 @@ class FedProto(Method[Known, OwnModel, Prototypes, Prototypes]):
 
     def local_update(self, me: OwnModel, down: Prototypes, local: Local) -> Update[Prototypes, OwnModel]:
         m = local.model(me.w)
-        labels, means = _given(down)
+        labels, means = _select_given(down)
         target = means.new_zeros(local.classes, m.width).index_copy(0, labels, means)
         pull = means.new_zeros(local.classes).index_fill(0, labels, self.lam)
 
@@ -102,7 +102,7 @@ class FedProto(Method[Known, OwnModel, Prototypes, Prototypes]):
 
     def _predictor(self, m: SplitModel, down: Prototypes, local: Local) -> Predictor:
         """The head, or Eq. (4) once there are prototypes: negative distances; classes without one are farthest."""
-        labels, means = _given(down)
+        labels, means = _select_given(down)
         if self.evaluate == "head" or not len(labels):
             return m
 
@@ -114,6 +114,6 @@ class FedProto(Method[Known, OwnModel, Prototypes, Prototypes]):
         return Composed(nearest, m=m, labels=labels, means=means)
 
 
-def _given(down: Prototypes) -> tuple[Tensor, Tensor]:
+def _select_given(down: Prototypes) -> tuple[Tensor, Tensor]:
     given = down.labels >= 0
     return down.labels[given].long(), down.means[given]

@@ -47,7 +47,7 @@ class FedRoD(Averaging[Own]):
         prior = (local.class_counts / local.class_counts.max()).log()  # log N_m,c, up to a constant; -inf where absent
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Section 4: two losses on disjoint parameters, so one step trains both heads."""
+            """Section 4: two losses on disjoint parameters, so one step trains forward_both heads."""
             f = m.body(x)
             z = m.head(f)
             generic = cross_entropy(z + prior, y)  # balanced softmax
@@ -61,10 +61,10 @@ class FedRoD(Averaging[Own]):
 
 
 def _sum(m: SplitModel, own: nn.Module) -> Predictor:
-    """The personalized prediction: both heads on the same features."""
+    """The personalized prediction: forward_both heads on the same features."""
 
-    def both(x: Tensor, m: SplitModel, own: nn.Module) -> Tensor:
+    def forward_both(x: Tensor, m: SplitModel, own: nn.Module) -> Tensor:
         f = m.body(x)
         return m.head(f) + own(f)
 
-    return Composed(both, m=m, own=own)
+    return Composed(forward_both, m=m, own=own)

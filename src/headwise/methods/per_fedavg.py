@@ -50,7 +50,7 @@ class PerFedAvg(Averaging[Nothing]):
         m = local.model(down.w)
         w = m.weights().map(Tensor.detach)
         for part in split_epochs(2 * local.epochs):
-            for x, y in _double(local.batches(part, train=(m,))):
+            for x, y in _join_pairs(local.batches(part, train=(m,))):
                 w = step(w, self._slope(w, m, local, x, y), local.lr)  # Algorithm 1: w <- w - beta grad F_i(w)
         m = local.model(Params({**m.state(), **w}))
         return Update(Shared(m.params()), me, self._adapt(m, local), keep=m)
@@ -98,7 +98,7 @@ class PerFedAvg(Averaging[Nothing]):
         return gradient(through, w)  # (I - alpha Hessian) grad f_i(w'; b2)
 
 
-def _double(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _join_pairs(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of twice the size: each joined with the next, if there is one."""
     for x, y in batches:
         x_next, y_next = next(batches, (x[:0], y[:0]))

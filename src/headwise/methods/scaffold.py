@@ -62,7 +62,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
 
     def server_init(self, central: Central) -> Global:
         m = central.init()
-        return Global(m.params(), _none(m))
+        return Global(m.params(), _make_zeros(m))
 
     def aggregate(self, server: Global, replies: Sequence[Reply[Trained]], central: Central) -> Global:
         if not replies:
@@ -76,7 +76,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
         return central.model(server.w)
 
     def client_init(self, local: Local) -> Control:
-        return Control(_none(local.init()))
+        return Control(_make_zeros(local.init()))
 
     def local_update(self, me: Control, down: Global, local: Local) -> Update[Trained, Control]:
         m = local.model(down.w)
@@ -88,6 +88,6 @@ class Scaffold(Method[Global, Control, Global, Trained]):
         return Update(Trained(y, dc), Control(me.c + dc), m)
 
 
-def _none(m: SplitModel) -> Params:
+def _make_zeros(m: SplitModel) -> Params:
     """Zero control variates, for all parameters that travel and are trained."""
     return m.live().map(torch.zeros_like).map(Tensor.detach)

@@ -33,7 +33,7 @@ def image(model: Model, task: Task, least: int = 1) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def flat(model: Model, task: Task) -> int:
+def count_inputs(model: Model, task: Task) -> int:
     """The number of values in one sample; raises for texts, as token numbers are not quantities."""
     if task.vocabulary or not task.shape:
         raise misfit(model, task, "images or features but no texts")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from .base import Model, Task, flat
+from .base import Model, Task, count_inputs
 from .split import SplitModel
 
 
@@ -15,4 +15,4 @@ class Linear(Model):
     """Logistic regression: the body only flattens the sample, so all parameters are in the head."""
 
     def build(self, task: Task) -> SplitModel:
-        return SplitModel(nn.Flatten(), nn.Linear(flat(self, task), task.classes))
+        return SplitModel(nn.Flatten(), nn.Linear(count_inputs(self, task), task.classes))

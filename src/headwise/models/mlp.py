@@ -10,7 +10,7 @@ from torch import nn
 
 from ..memory import check_memory
 from ..settings.fields import Range
-from .base import Model, Task, dense, flat
+from .base import Model, Task, count_inputs, dense
 from .split import SplitModel
 
 
@@ -24,7 +24,7 @@ class MLP(Model):
     "number of hidden layers"
 
     def build(self, task: Task) -> SplitModel:
-        widths = [flat(self, task), *[self.hidden] * self.layers, task.classes]
+        widths = [count_inputs(self, task), *[self.hidden] * self.layers, task.classes]
         weights = sum(a * b for a, b in pairwise(widths))
         check_memory(16 * weights, f"model with hidden = {self.hidden} and layers = {self.layers}")  # and its gradient
         body = nn.Sequential(nn.Flatten(), *dense(*widths[:-1]))

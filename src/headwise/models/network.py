@@ -142,7 +142,7 @@ def as_split(net: nn.Module, task: Task, head: str, name: str, original: nn.Modu
         head = model.head_name
         with torch.no_grad():
             y = rejoin(model).eval()(x)
-    if not _gives(model, x, y):
+    if not _is_same_network(model, x, y):
         follows = "leave out what follows it, such as a softmax, which the loss has already, or "
         raise ConfigError(f"{name}, whose output is not the output of its layer {head or 'head'!r}: {follows}{HOW}")
     _check_output(y, task, name)
@@ -201,7 +201,7 @@ def _head(net: nn.Module, y: Tensor, outputs: dict[str, list[Tensor]], given: st
     return name
 
 
-def _gives(model: SplitModel, x: Tensor, y: Tensor) -> bool:
+def _is_same_network(model: SplitModel, x: Tensor, y: Tensor) -> bool:
     """Whether it is still the same network, now that its head comes after its body."""
     try:
         with torch.no_grad():

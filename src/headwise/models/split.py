@@ -233,13 +233,13 @@ def _as_function(module: nn.Module, params: Params, prefix: str) -> Callable[[Te
         if call_with is not None and (outputs := call_with(named, x)) is not None:
             return outputs
         own = dict(module.named_parameters())
-        values = {k: _like(t, own[k]) if k in own else t for k, t in named.items()}
+        values = {k: _restore_strides(t, own[k]) if k in own else t for k, t in named.items()}
         return functional_call(module, values, (x,))
 
     return call
 
 
-def _like(t: Tensor, like: Tensor) -> Tensor:
+def _restore_strides(t: Tensor, like: Tensor) -> Tensor:
     """Restore the strides of a one-channel kernel: arithmetic drops channels-last, and the convolution gets slow."""
     ambiguous = t.dim() == 4 and t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
     return t.as_strided(t.shape, like.stride()) if ambiguous and t.stride() != like.stride() else t

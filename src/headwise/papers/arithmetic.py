@@ -17,7 +17,7 @@ from ..data.splits import Parts
 from ..engine.driver import drive
 from ..engine.events import Event, RoundEnded
 from ..engine.executors.local import Serial
-from ..engine.host import one_thread
+from ..engine.host import use_one_thread
 from ..engine.plan import Plan
 from ..log.schema import Round
 from ..models import base
@@ -184,7 +184,7 @@ def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
         data=_federation(task).clients(),
         server_model=experiment.server_model and build(experiment.server_model, task),
     )
-    with one_thread():
+    with use_one_thread():
         drive(plan, Serial(plan), (keep,))
     last = rows[-1]
     clients = len(plan.data)

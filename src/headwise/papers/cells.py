@@ -103,7 +103,9 @@ class Cell:
     @property
     def key(self) -> str:
         """Identifies the experiment: the same on every machine, and in later versions that add settings."""
-        values = {k: v for k, v in difference(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
+        values = {
+            k: v for k, v in difference(self.experiment.to_plain(), Experiment().to_plain()).items() if k != "engine"
+        }
         if models := values.get("model"):
             values["model"] = [{k: v for k, v in m.items() if ADDED.get((m["name"], k)) != v} for m in models]
         if code := collect_code(self.experiment).label:
@@ -178,7 +180,7 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
     values = merge(values, {k: v for k, v in own.items() if k != "method"})
     options = column.options.values if recipe.name in ask.table.methods else {}  # not of a method run beside them
     chosen = Choice.parse(method, "method")
-    values["method"] = merge(chosen.plain(), options, _options(chosen.name, own.get("method", {})))
+    values["method"] = merge(chosen.to_plain(), options, _options(chosen.name, own.get("method", {})))
     values["seed"] = seed
     experiment = resolve_all(experiment_from(values))
     batch = max(1, round(experiment.train.batch * ask.scale.batch))
@@ -191,7 +193,7 @@ def _options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if k in known}
 
 
-def on_workers(experiment: Experiment, workers: Workers | None) -> Experiment:
+def with_workers(experiment: Experiment, workers: Workers | None) -> Experiment:
     """The same experiment with this many workers; None changes nothing."""
     if workers is None:
         return experiment

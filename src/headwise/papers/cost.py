@@ -16,7 +16,7 @@ from ..data.splits import Parts
 from ..engine.driver import drive
 from ..engine.events import Event, RoundEnded
 from ..engine.executors.local import Serial
-from ..engine.host import cores, one_thread
+from ..engine.host import cores, use_one_thread
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment
 from ..settings.options import Evaluate, Faults, Sampling, Stop
@@ -132,7 +132,7 @@ def _time_round(experiment: Experiment, data: FederatedData, clients: list[Parts
     def is_enough() -> bool:
         return len(ends) > 1 and ends[-1] - ends[0] > PATIENCE
 
-    with one_thread():
+    with use_one_thread():
         drive(plan, Serial(plan), (note,), interrupted=is_enough)
     return median(end - begin for begin, end in pairwise(ends))
 

@@ -23,7 +23,7 @@ from ..report.results import collect
 from ..runs.query import Run
 from ..settings.options import Workers
 from .arithmetic import agreement, compute
-from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
+from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, recipe_of, with_workers
 from .cost import Costs, clock
 from .results import Reproduction, Row, judge_accuracy, judge_exact, judge_ratio, judge_rounds
 from .tables import RATIOS, UNIT, Column, Moment, Printed, Recipe
@@ -41,7 +41,7 @@ def estimate(asks: Sequence[Ask], cells: Path, workers: Workers | None, data_dir
 
     def seconds(cell: Cell) -> float:
         begun = len(Run(cells / cell.folder).rounds)
-        return costs.seconds(on_workers(cell.experiment, workers)) * (1 - begun / cell.experiment.rounds)
+        return costs.seconds(with_workers(cell.experiment, workers)) * (1 - begun / cell.experiment.rounds)
 
     return [[seconds(cell) for cell in open_cells(ask, cells)] for ask in asks]
 
@@ -81,7 +81,7 @@ def reproduce(
         rest = f", {clock(sum(left[number:]) * pace)} left for all" if seconds else ""
         title = f"{number + 1}/{len(waiting)} {cell.method}, {cell.column}, seed {cell.experiment.seed}{rest}"
         with watch(title) as observers:
-            experiment = on_workers(cell.experiment, workers)
+            experiment = with_workers(cell.experiment, workers)
             folder = cells / cell.folder
             run_to_end(experiment, folder, "run the same command again", data_dir=data_dir, observers=observers)
         done += left[number]
@@ -195,7 +195,7 @@ def _write(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Repr
     make_folder(out)
     write_bytes(out / "table.md", table.markdown().encode())
     write_bytes(out / "table.csv", table.csv().encode())
-    write_json(out / "table.json", table.plain())
+    write_json(out / "table.json", table.to_plain())
     return table
 
 

@@ -59,7 +59,7 @@ class Row:
             _number(self.standalone), self.verdict,
         ]  # fmt: skip
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return {
             "method": self.method, "column": self.column, "published": self.printed.text,
             "published_mean": self.printed.mean, "published_std": self.printed.std,
@@ -75,11 +75,11 @@ class Reproduction:
     rows: tuple[Row, ...]
     command: str = ""
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         ask = self.ask
         how = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
         how["set"] = list(ask.set_by_hand)
-        return {**how, "rows": [row.plain() for row in self.rows], "words": self.words()}
+        return {**how, "rows": [row.to_plain() for row in self.rows], "words": self.words()}
 
     def words(self) -> list[str]:
         """What a reader must know: scale, rules, what is open, and the notes on these cells."""
@@ -144,9 +144,9 @@ class Reproduction:
 
     def csv(self) -> str:
         text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.rows[0].plain()) if self.rows else [], lineterminator="\n")
+        writer = csv.DictWriter(text, list(self.rows[0].to_plain()) if self.rows else [], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row.plain() for row in self.rows)
+        writer.writerows(row.to_plain() for row in self.rows)
         return text.getvalue()
 
 

@@ -43,7 +43,7 @@ class Changes(Parsed):
             raise ConfigError(f"{at} is {value!r}, but must be a table of settings.")
         return cls(value)
 
-    def plain(self) -> Any:
+    def to_plain(self) -> Any:
         return dict(self.values)
 
 
@@ -72,7 +72,7 @@ class Printed(Parsed):
         digit = unit * 10.0 ** -len(match[2] or "")
         return cls(value, float(match[1]) * unit, float(match[3]) if match[3] else None, digit)
 
-    def plain(self) -> str:
+    def to_plain(self) -> str:
         return self.text
 
     @property

@@ -99,13 +99,15 @@ class ClientGaussian(Mechanism):
     hides_sizes = True
 
     @abstractmethod
-    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+    def add_noise(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
         """The message, clipped and with noise."""
 
     def protect(self, down: Record, up: Record, *, classes: int, seed: int, client: int, t: int) -> Record:
         """The message with this client's and round's noise; an empty message reveals nothing and stays empty."""
         return (
-            up if isinstance(up, Nothing) else self.noisy(down, up, classes, noise_source(self.source, seed, client, t))
+            up
+            if isinstance(up, Nothing)
+            else self.add_noise(down, up, classes, noise_source(self.source, seed, client, t))
         )
 
     def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
@@ -138,7 +140,7 @@ class NoisyMeans(ClientGaussian):
     name = "noisy-means"
     messages = (ClassMeans,)
 
-    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+    def add_noise(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
         assert isinstance(up, ClassMeans)  # as the method says in its bases
         rest = [f for f in fields_of(type(up)) if f not in ("labels", "means") and getattr(up, f) is not None]
         if rest:
@@ -155,7 +157,7 @@ class NoisyModels(ClientGaussian):
     name = "noisy-models"
     messages = (Shared, Nothing)
 
-    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+    def add_noise(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
         if isinstance(up, Shared) and isinstance(down, Shared):
             sent, received = ({name: t.shape for name, t in r.w.items()} for r in (up, down))
             if sent == received:

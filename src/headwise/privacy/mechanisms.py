@@ -82,18 +82,18 @@ def rehearse(plan: Plan) -> int:
             epochs.append(event.samples)  # with one sample, samples are epochs
 
     try:
-        small = _small(plan)
+        small = _shrink(plan)
         drive(small, Serial(small), [count], rounds=ROUNDS)
         return max(epochs)
     except ClientError as error:
         raise error.__cause__ if isinstance(error.__cause__, AccountingError) else error from None
 
 
-def _small(plan: Plan) -> Plan:
+def _shrink(plan: Plan) -> Plan:
     """The plan with at least two clients, one or more per architecture, and with blank samples."""
     count = max(2, len(plan.models))
     task = plan.data.task
     x = torch.zeros(count, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32)
-    data = Clients(task, x, kind_of(task).blank(task, count), np.arange(1, count + 1).repeat(3).reshape(-1, 3))
+    data = Clients(task, x, kind_of(task).make_blank(task, count), np.arange(1, count + 1).repeat(3).reshape(-1, 3))
     whole = replace(plan.experiment.train, drop_last=False)  # or one sample would give no batch
     return replace(plan, data=data).with_settings(train=whole).for_rehearsal()

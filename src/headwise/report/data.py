@@ -164,14 +164,14 @@ def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
     spent = sum(row["seconds"]["round"] for row in rows)
     memory = [peak for row in rows if (peak := row.get("memory")) is not None]
     return {
-        "seconds": _by_phase([row["seconds"] for row in rows]),
-        "workers": _by_phase([row["seconds"]["workers"] for row in rows]),
+        "seconds": _average_phases([row["seconds"] for row in rows]),
+        "workers": _average_phases([row["seconds"]["workers"] for row in rows]),
         "samples_per_second": round(sum(row.get("samples", 0) for row in rows) / spent, 1) if spent else None,
         "memory": max(memory, default=None),
     }
 
 
-def _by_phase(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _average_phases(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The mean of each phase in the rows; the whole round comes last."""
     phases = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, (int, float)))
     return {k: _mean(row.get(k, 0.0) for row in rows) for k in sorted(phases, key=lambda k: k == "round")}
@@ -192,7 +192,7 @@ CHOICES = ("method", "data", "partition", "model", "server_model")
 
 def command_of(run: Run) -> str:
     """The command that gives the same bits; omits settings that have their defaults."""
-    usual = Experiment().plain()
+    usual = Experiment().to_plain()
     now = run.manifest["experiment"]
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
     others = leaves(difference({k: v for k, v in now.items() if k not in CHOICES}, usual))

@@ -72,12 +72,12 @@ def draw(folder: Path, name: str, paint: Callable[..., None], *about: Any) -> li
     return written
 
 
-def _over_rounds(axes: Axes, data: Data) -> None:
+def _draw_over_rounds(axes: Axes, data: Data) -> None:
     _curves(axes, data, "round", "round")
     axes.locator_params(axis="x", integer=True)
 
 
-def _over_traffic(axes: Axes, data: Data) -> None:
+def _draw_over_traffic(axes: Axes, data: Data) -> None:
     _curves(axes, data, "mb", "megabytes sent, up and down")
 
 
@@ -85,10 +85,10 @@ def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
     for line in _lines_with_scores(data):
         curve = line["curves"][line["moment"]]
         mean, spread = (_scale(data, curve[part]) for part in ("mean", "std"))
-        axes.plot(curve[along], mean, label=_short(line["name"]), **_look(line))
+        axes.plot(curve[along], mean, label=_shorten(line["name"]), **_style(line))
         low = [m - s for m, s in zip(mean, spread, strict=True)]
         high = [m + s for m, s in zip(mean, spread, strict=True)]
-        axes.fill_between(curve[along], low, high, color=_look(line)["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(curve[along], low, high, color=_style(line)["color"], alpha=0.15, linewidth=0)
     if data["floor"] is not None:
         [floor] = _scale(data, [data["floor"]])
         axes.axhline(floor, color="#8c959f", linewidth=0.8, linestyle=":", label="floor: guessing")
@@ -102,10 +102,10 @@ def _clients(axes: Axes, data: Data) -> None:
     for i, line in enumerate(lines):
         scores = _scale(data, line["clients"].get(line["moment"], []))
         heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(scores))]
-        axes.scatter(scores, heights, s=9, alpha=0.6, color=_look(line)["color"], linewidths=0)
+        axes.scatter(scores, heights, s=9, alpha=0.6, color=_style(line)["color"], linewidths=0)
         if line["worst"] is not None:
             axes.plot(_scale(data, [line["worst"]]), [i], "k|", markersize=12)
-    axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
+    axes.set_yticks(range(len(lines)), [_shorten(line["name"]) for line in lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"{_label(data)} of each client; | is the worst tenth")
 
@@ -121,7 +121,7 @@ def _partition(axes: Axes, data: Data) -> None:
     )
     axes.locator_params(integer=True)
     if data["names"] and len(data["names"]) <= NAMED:
-        axes.set_xticks(range(len(data["names"])), map(_short, data["names"]), rotation=30, ha="right")
+        axes.set_xticks(range(len(data["names"])), map(_shorten, data["names"]), rotation=30, ha="right")
     axes.set_xlabel("client")
     axes.set_ylabel("class")
 
@@ -132,15 +132,15 @@ def _traffic(axes: Axes, data: Data) -> None:
     for i, way in enumerate(ways):
         kilobytes = [sum(x["traffic"][way].values()) / max(1, x["traffic"]["clients"]) / 1024 for x in lines]
         axes.barh([k + (i - 0.5) * 0.38 for k in range(len(lines))], kilobytes, 0.36, label=way, color=PALETTE[i])
-    axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
+    axes.set_yticks(range(len(lines)), [_shorten(line["name"]) for line in lines])
     axes.invert_yaxis()
     axes.set_xlabel("KB per client and round")
     axes.legend(frameon=False)
 
 
 FIGURES: dict[str, Callable[[Axes, Data], None]] = {
-    "accuracy-over-rounds": _over_rounds,
-    "accuracy-over-traffic": _over_traffic,
+    "accuracy-over-rounds": _draw_over_rounds,
+    "accuracy-over-traffic": _draw_over_traffic,
     "clients": _clients,
     "partition": _partition,
     "traffic": _traffic,
@@ -161,13 +161,13 @@ def _lines_with_scores(data: Data) -> list[Data]:
     return [by_name[name] for name in data["order"]]
 
 
-def _look(line: Data) -> dict[str, Any]:
+def _style(line: Data) -> dict[str, Any]:
     slot = line["slot"]
     if slot < 0:
         return {"color": "#6e7781", "linestyle": "-"}
     return {"color": PALETTE[slot % COLOURS], "linestyle": DASHES[slot // COLOURS % len(DASHES)]}
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     text = " ".join(name.split())
     return text if len(text) <= 40 else f"{text[:39]}…"

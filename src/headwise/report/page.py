@@ -193,14 +193,17 @@ def render_recommendation(answer: Recommendation, folder: Path, seconds: float) 
         "choice.html.j2",
         title=f"Which method for {answer.setting.title}?",
         words=answer.words(),
-        tables=[(_decided(answer), *answer.table()), ("The first draw of everything that was tried", *answer.screened)],
+        tables=[
+            (_describe_decision(answer), *answer.table()),
+            ("The first draw of everything that was tried", *answer.screened),
+        ],
         best=str(folder / "best.toml"),
         commands=answer.commands(),
         minutes=f"{seconds / 60:.1f}",
     )
 
 
-def _decided(answer: Recommendation) -> str:
+def _describe_decision(answer: Recommendation) -> str:
     over = pluralize(answer.draws, "draw")
     return f"{answer.setting.title}: {answer.metric.heading} over {over}, every client counting the same"
 

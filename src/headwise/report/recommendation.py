@@ -66,7 +66,7 @@ class Recommendation:
     def _cells(self, lines: Sequence[Line], part: str) -> Cells:
         cells = self.setting.cells(lines, part)
         assert cells is not None, "the lines have no draw in common"
-        return of_mean_client(cells)
+        return weigh_clients_equally(cells)
 
     @cached_property
     def equal(self) -> float:
@@ -135,7 +135,7 @@ class Recommendation:
     def draws(self) -> int:
         return self.validation.draws
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         rows = dict(zip(self.lines, self.table()[1], strict=True))
         return {
             "pick": self.pick,
@@ -160,7 +160,7 @@ class Recommendation:
         head += ["validation, worse than local training", "test, mean client", "KB / round", "s / round"]
         rows: list[list[str]] = []
         for name in self.validation.ranking:
-            worse_off = "" if self.local in (None, name) else f"{cells.worse_off(name, self.local).value:.0%}"
+            worse_off = "" if self.local in (None, name) else f"{cells.share_worse_off(name, self.local).value:.0%}"
             test = form(self.test.mean(name).value) if name in self.test.scores else ""
             measured = [form(cells.mean(name).value), form(cells.worst_tenth(name).value), f"{likely[name]:.0%}"]
             costs = [f"{self.traffic(name) / 1024:,.1f}", f"{self.lines[name].per_round('seconds'):.2f}"]
@@ -175,10 +175,10 @@ class Recommendation:
         """The answer."""
         return [
             self._verdict(),
-            *self._against_one_model(),
-            *self._apart(),
-            *self._others(),
-            *self._worse_off(),
+            *self._compare_with_one_model(),
+            *self._describe_ties(),
+            *self._describe_others(),
+            *self._describe_worse_off(),
             *self._privacy(),
             self._how_sure(),
             *self._list_left_out(),
@@ -190,7 +190,7 @@ class Recommendation:
         """Whether learning together pays."""
         pick = self.pick
         local = self.local
-        score = f"gives the mean client {self._tested(pick)}"
+        score = f"gives the mean client {self._format_tested(pick)}"
         if pick == local:
             others = [name for name in self.validation.ranking if self.method_of(name) != LOCAL]
             if not others:
@@ -215,12 +215,12 @@ class Recommendation:
     def _difference(self, cells: Cells, one: str, other: str) -> str:
         return describe_difference(cells, self.metric, one, other, one_division=self.setting.is_one_division)
 
-    def _tested(self, name: str) -> str:
+    def _format_tested(self, name: str) -> str:
         value, low, high = self.test.mean(name)
         span = self.metric.span(low, high)
         return f"{self.metric.form(value)} ({self.metric.label} on test samples{span and f', {span}'})"
 
-    def _against_one_model(self) -> list[str]:
+    def _compare_with_one_model(self) -> list[str]:
         one = self.one_model
         if one is None or self.pick in (one, self.local):
             return []
@@ -228,7 +228,7 @@ class Recommendation:
         value = self.metric.form(self.test.mean(one).value)
         return [f"One global model for everybody ({one}) gives {value}: {self.pick} is {lead}."]
 
-    def _apart(self) -> list[str]:
+    def _describe_ties(self) -> list[str]:
         others = [name for name in self.near if name != self.pick]
         if not others:
             over = f"{self.draws} draws" if self.draws > 1 else "seeds"
@@ -245,7 +245,7 @@ class Recommendation:
         names = ", ".join([self.pick, *others])
         return [f"Can't be told apart on validation samples: {names}. Take {self.pick}: it {reason}."]
 
-    def _others(self) -> list[str]:
+    def _describe_others(self) -> list[str]:
         """For whom another line is better."""
         pick = self.pick
         worst = self.for_worst_tenth
@@ -263,13 +263,13 @@ class Recommendation:
             sentences.append(f"Least traffic among those: {least}, {sizes[0]} per round; {pick} {sizes[1]}.")
         return sentences
 
-    def _worse_off(self) -> list[str]:
+    def _describe_worse_off(self) -> list[str]:
         pick = self.pick
         local = self.local
         test = self.test
         if local in (None, pick):
             return []
-        share, low, high = test.worse_off(pick, local)
+        share, low, high = test.share_worse_off(pick, local)
         span = "" if np.isnan(low) else f" ({low:.0%} to {high:.0%})"
         sentence = f"On test samples, worse off with {pick} than with local training: {share:.0%} of the clients{span}"
         if not self.setting.has_same_clients:
@@ -312,7 +312,7 @@ class Recommendation:
         return [f"Still improving in the last round: {', '.join(rising)}. With more rounds, the order may change."]
 
 
-def of_mean_client(cells: Cells) -> Cells:
+def weigh_clients_equally(cells: Cells) -> Cells:
     """The same cells, with every client counting the same."""
     return replace(cells, weights=np.ones_like(cells.weights), aggregate=None)
 

@@ -33,7 +33,7 @@ def tabulate_results(lines: Sequence[Line], floor: float | None) -> Table:
         for m in extra_columns(main, lines[0].runs[0].listed_metrics)
         if m.name == WORST or any(_extra(x, m) for x in lines)
     ]
-    few = ["clients measured"] * any(_few(line) for line in lines)
+    few = ["clients measured"] * any(_count_measured(line) for line in lines)
     judged = next((line.moment for line in lines if _validation_cell(line)), "")
     head = [
         "method",
@@ -97,7 +97,7 @@ def _floor_name(line: Line) -> str:
 
 def _cells(line: Line, more: Sequence[Metric], few: bool, judged: bool) -> list[str]:
     shown = [_with_spread(line, m) if line.values("last", m) else "" for m in OWN]
-    others = [*[_validation_cell(line)] * judged, *(_extra(line, m) for m in more), *[_few(line)] * few]
+    others = [*[_validation_cell(line)] * judged, *(_extra(line, m) for m in more), *[_count_measured(line)] * few]
     traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
     return [line.name, *shown, *others, *traffic, f"{line.per_round('seconds'):.2f}"]
 
@@ -107,7 +107,7 @@ def _extra(line: Line, metric: Metric) -> str:
     return next((metric.form(line.mean(metric.name, m)) for m in OWN if line.values(metric.name, m)), "")
 
 
-def _few(line: Line) -> str:
+def _count_measured(line: Line) -> str:
     """How many clients have the metric, if not all that have test samples do."""
     name = f"{line.metric.name}_clients"
     return next((f"{line.mean(name, m):g}" for m in OWN if line.values(name, m)), "")
@@ -169,7 +169,7 @@ def to_latex(setting: Setting, style: TableStyle) -> str:
     return "\n".join([*filter(None, [few]), _booktabs(titles, body, style.caption, style.label)])
 
 
-def captioned_latex(captioned: tuple[str, Table], style: TableStyle) -> str:
+def format_captioned_latex(captioned: tuple[str, Table], style: TableStyle) -> str:
     """A table as it is, with display names in its first column; a caption of the style replaces its own."""
     caption, (head, rows) = captioned
     columns = [_without_unit(title, [row[i] for row in rows]) for i, title in enumerate(head[1:], 1)]
@@ -184,7 +184,7 @@ def captioned_latex(captioned: tuple[str, Table], style: TableStyle) -> str:
 def format_captioned(captioned: tuple[str, Table], form: str, style: TableStyle) -> str:
     """A table as it is, in one of the formats."""
     if form == "latex":
-        return captioned_latex(captioned, style)
+        return format_captioned_latex(captioned, style)
     return to_markdown(captioned[1]) if form == "markdown" else to_csv(captioned[1])
 
 

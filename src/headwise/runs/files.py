@@ -29,7 +29,7 @@ class Misfit(NamedTuple):
     actual: str
     """what is there instead"""
 
-    def below(self, name: str) -> Misfit:
+    def nest_in(self, name: str) -> Misfit:
         """The same, as seen from the value that holds this one as `name`."""
         joint = "" if not self.at or self.at.startswith("[") else "."
         return Misfit(f"{name}{joint}{self.at}", self.actual)
@@ -67,7 +67,7 @@ def judge_of(shape: Shape) -> Judge:
         others = _all(dict, judge_of(shape.get(str, object)), dict.values, dict.keys)
         return (lambda value: others(value) or named(value)) if str in shape else named
     fits = _NUMBERS.get(shape, lambda value: isinstance(value, shape))
-    return lambda value: None if fits(value) else _wrong(value)
+    return lambda value: None if fits(value) else _make_misfit(value)
 
 
 _NUMBERS: dict[Any, Callable[[Any], bool]] = {
@@ -83,11 +83,11 @@ def _all(
 
     def judge(value: Any) -> Misfit | None:
         if not isinstance(value, kind):
-            return _wrong(value)
+            return _make_misfit(value)
         if not any(map(inner, values(value))):
             return None
         return next(
-            wrong.below(name) for name, v in zip(names(value), values(value), strict=True) if (wrong := inner(v))
+            wrong.nest_in(name) for name, v in zip(names(value), values(value), strict=True) if (wrong := inner(v))
         )
 
     return judge
@@ -98,11 +98,11 @@ def _judge_entries(judges: dict[str, Judge]) -> Judge:
 
     def judge(value: Any) -> Misfit | None:
         if not isinstance(value, dict):
-            return _wrong(value)
+            return _make_misfit(value)
         for name, optional, inner in entries:
             if name in value:
                 if wrong := inner(value[name]):
-                    return wrong.below(name)
+                    return wrong.nest_in(name)
             elif not optional:
                 return Misfit(name, "missing")
         return None
@@ -110,7 +110,7 @@ def _judge_entries(judges: dict[str, Judge]) -> Judge:
     return judge
 
 
-def _wrong(value: Any) -> Misfit:
+def _make_misfit(value: Any) -> Misfit:
     text = repr(value)
     return Misfit("", text if len(text) < 60 else f"{text[:60]}...")
 

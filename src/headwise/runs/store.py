@@ -17,7 +17,7 @@ from ..disk.files import (
     append_lines,
     digest,
     explain_write_errors,
-    only_writer,
+    lock_folder,
     read_bytes,
     seal,
     write_bytes,
@@ -140,7 +140,7 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
     with explain_write_errors(folder):
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
-        with only_writer(folder, make=True):
+        with lock_folder(folder, make=True):
             refuse_if_taken(folder)  # another process may have started here meanwhile, or even finished
             data = to_json(partition).encode()
             try:
@@ -214,7 +214,7 @@ def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientS
     if owner == "server":
         value = getattr(server, field)
         if isinstance(value, Tensor):
-            return _plain(value, axes, range(len(value)))
+            return _to_plain(value, axes, range(len(value)))
         by_id: dict[int, Any] = value
     else:
         known = sorted(states)
@@ -222,7 +222,7 @@ def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientS
         by_id = {c: value for c in some if (value := getattr(states[c].me, field)) is not None}
     if not by_id:
         return None
-    return _plain(torch.stack([_matrix(v) for v in by_id.values()]), axes, list(by_id))
+    return _to_plain(torch.stack([_matrix(v) for v in by_id.values()]), axes, list(by_id))
 
 
 def _matrix(value: Tensor | Params) -> Tensor:
@@ -232,7 +232,7 @@ def _matrix(value: Tensor | Params) -> Tensor:
     return [t for t in value.values() if t.dim() >= 2][-1].flatten(1)
 
 
-def _plain(values: Tensor, axes: str, ids: range | list[int]) -> dict[str, Any]:
+def _to_plain(values: Tensor, axes: str, ids: range | list[int]) -> dict[str, Any]:
     values = values.detach().float().cpu()
     if values.dim() == 3 and values.shape[2] > WIDE:
         values = torch.stack([part.mean(2) for part in values.tensor_split(WIDE, dim=2)], dim=2)

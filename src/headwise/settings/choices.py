@@ -50,7 +50,7 @@ class Choice(Parsed):
             return value
         if isinstance(value, type) and dataclasses.is_dataclass(value) and at in ROOMS:
             value = build(value, {}, at)
-        if at.split("[")[0] in ("model", "server_model") and (own := _own_network(value)):
+        if at.split("[")[0] in ("model", "server_model") and (own := _parse_own_network(value)):
             return cls(NETWORK, *own)
         if isinstance(value, str) and at == "data" and value.endswith(".toml"):  # a path may contain colons
             return cls(OWN, {"path": value})
@@ -68,7 +68,7 @@ class Choice(Parsed):
         text = repr(value) if isinstance(value, (str, int, float, Mapping)) else f"a {type(value).__name__}"
         raise ConfigError(f"{at} is {text[:200]}, but must be a name{network} or a table with a name.")
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return {"name": self.name, **self.options, **({"values": list(self.values)} if self.values else {})}
 
 
@@ -107,7 +107,7 @@ class Augmentation(Parsed):
             raise ConfigError(f"{at} is {value!r}: {nearest(value, BUILT_IN)} {own}.")
         return cls(f"{Path(place).absolute()}:{function}" if place.endswith(".py") else value)
 
-    def plain(self) -> str:
+    def to_plain(self) -> str:
         return self.name
 
 
@@ -125,7 +125,7 @@ def reference(given: Any) -> str:
         return ""
 
 
-def _own_network(value: Any) -> tuple[dict[str, Any], tuple[str, ...], Any] | None:
+def _parse_own_network(value: Any) -> tuple[dict[str, Any], tuple[str, ...], Any] | None:
     """Options, positional options and object of a choice; None if this is not a network of a user's own."""
     if isinstance(value, str):
         place, _, rest = value.partition(":")

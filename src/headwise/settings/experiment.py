@@ -103,9 +103,9 @@ class Experiment:
         workers = self.engine.workers
         check_engine(kind)
         if kind != "local" and workers.kind == "threads":
-            raise ConfigError(f"engine.workers is {workers.plain()!r}, but engine.kind {kind!r} needs a number.")
+            raise ConfigError(f"engine.workers is {workers.to_plain()!r}, but engine.kind {kind!r} needs a number.")
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return dump(self)
 
@@ -163,7 +163,7 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
     for name in tables:
         inner = values.get(name, {})
         if isinstance(inner, str) and name in ROOMS:
-            inner = Choice.parse(inner, name).plain()
+            inner = Choice.parse(inner, name).to_plain()
         if not isinstance(inner, Mapping):
             raise ConfigError(f"{path} can't be set: {name} is {inner!r}, not a table.")
         values[name] = values = dict(inner)

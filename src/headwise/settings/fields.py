@@ -74,7 +74,7 @@ class Parsed(ABC):
         """From a plain value; raises ConfigError, naming `at`, if it does not fit."""
 
     @abstractmethod
-    def plain(self) -> Any:
+    def to_plain(self) -> Any:
         """The inverse of `parse`."""
 
 
@@ -137,7 +137,7 @@ def literal(text: str) -> Any:
 def dump(value: Any) -> Any:
     """As plain values (JSON, TOML): the inverse of `build`."""
     if isinstance(value, Parsed):
-        return value.plain()
+        return value.to_plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: dump(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return [dump(v) for v in value] if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType]
@@ -188,7 +188,7 @@ def convert(value: Any, kind: Any, at: str) -> Any:
                 raise ConfigError(f"{at} is {value!r}, but must be {limit}.")
         return value
     if origin in (Union, types.UnionType):
-        return _one_of(value, args, at)
+        return _convert_to_one(value, args, at)
     if origin is Literal:
         if not any(value == allowed and type(value) is type(allowed) for allowed in args):
             raise ConfigError(f"{at} is {value!r}: {nearest(str(value), map(str, args))}")
@@ -200,7 +200,7 @@ def convert(value: Any, kind: Any, at: str) -> Any:
         return tuple(convert(v, args[0], f"{at}[{i}]") for i, v in enumerate(value))
     if dataclasses.is_dataclass(kind):
         return _table(value, kind, at)
-    return _plain(value, kind, at)
+    return _convert_plain(value, kind, at)
 
 
 def _table(value: Any, kind: Any, at: str) -> Any:
@@ -215,7 +215,7 @@ def _table(value: Any, kind: Any, at: str) -> Any:
     return build(kind, value, at)
 
 
-def _one_of(value: Any, kinds: tuple[Any, ...], at: str) -> Any:
+def _convert_to_one(value: Any, kinds: tuple[Any, ...], at: str) -> Any:
     if types.NoneType in kinds and (value is None or value == "none"):
         return None
     rest = [k for k in kinds if k is not types.NoneType]
@@ -230,7 +230,7 @@ def _one_of(value: Any, kinds: tuple[Any, ...], at: str) -> Any:
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
-def _plain(value: Any, kind: Any, at: str) -> Any:
+def _convert_plain(value: Any, kind: Any, at: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 1e300 else math.inf
     fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

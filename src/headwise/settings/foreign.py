@@ -55,7 +55,7 @@ def parse_foreign(values: Any) -> Experiment:
 def _field(key: Any, value: Any) -> Any:
     at = _check_key(key)
     if key not in CHOICES:
-        return _plain(value, (at,))
+        return _copy_plain(value, (at,))
     if isinstance(value, list):
         return [_choice(each, f"{at}[{k}]") for k, each in enumerate(value)]
     return _choice(value, at)
@@ -72,20 +72,20 @@ def _choice(value: Any, at: str) -> Any:
         value = {"name": name, "values": [k for k, sign, _ in pairs if not sign], **options}
     if not isinstance(value, Mapping) or not _fits(_CHOSEN, value.get("name")):
         raise _refusal(at)
-    return {_check_key(k): v if k == "name" else _plain(v, (at, k)) for k, v in value.items()}
+    return {_check_key(k): v if k == "name" else _copy_plain(v, (at, k)) for k, v in value.items()}
 
 
-def _plain(value: Any, at: tuple[str, ...]) -> Any:
+def _copy_plain(value: Any, at: tuple[str, ...]) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if len(at) <= DEEPEST and isinstance(value, Mapping):
-        return {_check_key(k): _plain(v, (*at, k)) for k, v in value.items()}
+        return {_check_key(k): _copy_plain(v, (*at, k)) for k, v in value.items()}
     if len(at) <= DEEPEST and isinstance(value, (list, tuple)):
         if at in FREE and all(isinstance(each, str) for each in value):
             return list(value)
-        return [_plain(each, (*at, "")) for each in value]
+        return [_copy_plain(each, (*at, "")) for each in value]
     if isinstance(value, str) and _is_allowed(value, at):
         return value
     raise _refusal(".".join(filter(None, at)))

@@ -191,7 +191,7 @@ class Workers(Parsed):
             raise ConfigError(f"{at} is {value!r}, but must be auto, a number from 1 to 256, or like threads:2.")
         return cls("auto" if match[1] else "threads" if match[2] else "processes", count)
 
-    def plain(self) -> Any:
+    def to_plain(self) -> Any:
         return {"auto": "auto", "processes": self.count, "threads": f"threads:{self.count}"}[self.kind]
 
 
@@ -254,7 +254,7 @@ class Inject(Parsed):
             )
         return cls(shares)
 
-    def plain(self) -> str:
+    def to_plain(self) -> str:
         return ",".join(f"{k}={low:g}" if low == high else f"{k}={low:g}..{high:g}" for k, low, high in self.shares)
 
 
@@ -343,7 +343,7 @@ class TargetRange(Parsed):
             )
         return cls(tuple((float(low), float(high)) for low, high in pairs))
 
-    def plain(self) -> list[list[float]]:
+    def to_plain(self) -> list[list[float]]:
         return [list(pair) for pair in self.pairs]
 
     def scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -103,7 +103,7 @@ def pool_sums(experiment: Experiment, facts: Mapping[int, ClientFacts]) -> Exper
 
 def write_for_sites(experiment: Experiment) -> str:
     """The experiment as sites receive it, in JSON: without files, folders and the machine of the server's own."""
-    text = to_json(without_files(experiment).plain())
+    text = to_json(without_files(experiment).to_plain())
     try:
         read_foreign(text)
     except ConfigError as error:
@@ -120,7 +120,7 @@ def without_files(experiment: Experiment) -> Experiment:
     return replace(experiment, data=data, sampling=replace(experiment.sampling, trace=""))
 
 
-def for_sites(experiment: Experiment) -> Experiment:
+def resolve_for_sites(experiment: Experiment) -> Experiment:
     """The experiment with every default filled in, and the engine of sites; works without the data."""
     if experiment.partition.name != "natural":
         raise ConfigError(f"partition is {experiment.partition.name!r}, but must be natural: sites keep their data.")
@@ -144,7 +144,7 @@ def for_sites(experiment: Experiment) -> Experiment:
 
 def experiment_hash(experiment: Experiment) -> str:
     """Identifies an experiment on a signed list: covers every setting except those of the machine."""
-    plain = without_files(experiment).plain()
+    plain = without_files(experiment).to_plain()
     plain["data"].pop(STATISTICS, None)  # which, like the task, the server only knows once sites have reported it
     plain.pop("task")  # a site refuses any other than that of its data
     plain["engine"] = {"kernels": experiment.engine.kernels}

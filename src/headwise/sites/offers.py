@@ -69,7 +69,7 @@ def write_offer(models: Models, folder: Path) -> str:
     if not models.deployed:
         raise RunError(f"{models.run.path} has its clients here: use headwise adapt, which needs no offer.")
     progress = models.checkpoint("last").progress
-    plan = _one_more(models.plan)
+    plan = _add_newcomer(models.plan)
     client = len(models.plan.data)
     given = offer(plan, progress.server, client, progress.t)
     fields = list(fields_of(record_types(type(plan.method)).down))
@@ -100,7 +100,7 @@ def read_offer(folder: Path, expected: str = "", admit: Callable[[int], None] = 
     return Handed(folder, card["checksum"], text, card["client"], card["round"], card["run"], down, whole)
 
 
-def _one_more(plan: Plan) -> Plan:
+def _add_newcomer(plan: Plan) -> Plan:
     """The plan with the newcomer as its last client, of which the server knows nothing.
 
     It counts as a client of average size with all classes, as under privacy, where nobody's classes are known.

@@ -58,7 +58,7 @@ class Objective(ABC):
         """The mean over a batch."""
 
     @abstractmethod
-    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+    def losses(self, scores: Tensor, y: Tensor) -> Tensor:
         """[n]: the loss of each sample of a batch, whose mean is `loss` but for rounding."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class TaskKind(ABC):
         return self.objective(task, even_weights(self.objective(task).counts(y)), smoothing)
 
     @abstractmethod
-    def blank(self, task: Task, n: int) -> Tensor:
+    def make_blank(self, task: Task, n: int) -> Tensor:
         """Targets of this task's type and shape for `n` samples: class after class, or zeros."""
 
     @abstractmethod

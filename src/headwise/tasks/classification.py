@@ -23,7 +23,7 @@ class Classification(TaskKind):
     ) -> Objective:
         return CrossEntropy(task.classes, weights, smoothing)
 
-    def blank(self, task: Task, n: int) -> Tensor:
+    def make_blank(self, task: Task, n: int) -> Tensor:
         import torch
 
         return torch.arange(n) % task.classes
@@ -56,7 +56,7 @@ class CrossEntropy(Objective):
         each = cross_entropy(scores, y, label_smoothing=self.smoothing, reduction="none")
         return (each * self.weights[y]).mean()
 
-    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+    def losses(self, scores: Tensor, y: Tensor) -> Tensor:
         from torch.nn.functional import cross_entropy
 
         each = cross_entropy(scores, y, label_smoothing=self.smoothing, reduction="none")

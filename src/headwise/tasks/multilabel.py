@@ -32,7 +32,7 @@ class Multilabel(TaskKind):
         counts = y.sum(0).long()
         return BinaryCrossEntropy(task.classes, even_weights(torch.stack([len(y) - counts, counts])), smoothing)
 
-    def blank(self, task: Task, n: int) -> Tensor:
+    def make_blank(self, task: Task, n: int) -> Tensor:
         import torch
 
         return torch.zeros(n, task.classes)
@@ -64,7 +64,7 @@ class BinaryCrossEntropy(Objective):
 
         return binary_cross_entropy_with_logits(scores, self._smooth(y.to(scores.dtype)), self._weights(y))
 
-    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+    def losses(self, scores: Tensor, y: Tensor) -> Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         targets = self._smooth(y.to(scores.dtype))

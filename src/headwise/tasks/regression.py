@@ -32,7 +32,7 @@ class Regression(TaskKind):
         scale = torch.tensor([task.centre or (0.0,) * task.classes, task.spread or (1.0,) * task.classes])
         return SquaredError(*scale.to(device))
 
-    def blank(self, task: Task, n: int) -> Tensor:
+    def make_blank(self, task: Task, n: int) -> Tensor:
         import torch
 
         return torch.zeros(n, task.classes)
@@ -70,7 +70,7 @@ class SquaredError(Objective):
 
         return mse_loss(scores, self._scale(y))
 
-    def each(self, scores: Tensor, y: Tensor) -> Tensor:
+    def losses(self, scores: Tensor, y: Tensor) -> Tensor:
         return (scores - self._scale(y)).square().mean(1)
 
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:

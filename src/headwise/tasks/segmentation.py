@@ -23,8 +23,8 @@ class Segmentation(Classification):
     ) -> Objective:
         return PixelCrossEntropy(task.classes, weights, smoothing)
 
-    def blank(self, task: Task, n: int) -> Tensor:
-        return super().blank(task, n)[:, None, None].expand(-1, *task.shape[1:]).clone()
+    def make_blank(self, task: Task, n: int) -> Tensor:
+        return super().make_blank(task, n)[:, None, None].expand(-1, *task.shape[1:]).clone()
 
     def strata(self, y: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         """The class of most pixels beside class 0."""

@@ -44,7 +44,7 @@ class WeightedTargets(Tensor):
     ) -> Any:
         if func in LOSSES:
             raise ConfigError(f"{OWN_LOSS}.")
-        result = func(*map(_plain, args), **{k: _plain(v) for k, v in (kwargs or {}).items()})
+        result = func(*map(_to_plain, args), **{k: _to_plain(v) for k, v in (kwargs or {}).items()})
         first = args[0] if args else None
         if func is torch.cat and len(args) == 1 and all(isinstance(y, WeightedTargets) for y in args[0]):
             return weigh(result, torch.cat([y.sample_weight for y in args[0]]))
@@ -54,24 +54,24 @@ class WeightedTargets(Tensor):
             return weigh(result, first.sample_weight.to(result.device))
         if func is Tensor.__getitem__:
             rows = args[1][0] if isinstance(args[1], tuple) else args[1]
-            return weigh(result, first.sample_weight[_plain(rows)])
+            return weigh(result, first.sample_weight[_to_plain(rows)])
         return result
 
 
 def weigh(y: Tensor, weights: Tensor) -> WeightedTargets:
     """These targets, with a weight for each."""
-    weighted = _plain(y).as_subclass(WeightedTargets)
+    weighted = _to_plain(y).as_subclass(WeightedTargets)
     weighted.sample_weight = weights
     return weighted
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, WeightedTargets):
         with torch._C.DisableTorchFunctionSubclass():
             return value.as_subclass(Tensor)
     if isinstance(value, tuple | list):
-        return type(value)(map(_plain, value))
-    return {k: _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+        return type(value)(map(_to_plain, value))
+    return {k: _to_plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 class WeightedObjective(Objective):
@@ -84,24 +84,24 @@ class WeightedObjective(Objective):
     def loss(self, scores: Tensor, y: Tensor) -> Tensor:
         if not isinstance(y, WeightedTargets):
             raise ConfigError(f"{OWN_LOSS}.")
-        return (self.base.each(scores, _plain(y)) * y.sample_weight).mean()
+        return (self.base.losses(scores, _to_plain(y)) * y.sample_weight).mean()
 
-    def each(self, scores: Tensor, y: Tensor) -> Tensor:
-        return self.base.each(scores, _plain(y))
+    def losses(self, scores: Tensor, y: Tensor) -> Tensor:
+        return self.base.losses(scores, _to_plain(y))
 
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
         return self.base.divergence(p, q)
 
     def dense(self, y: Tensor) -> Dense:
         assert isinstance(y, WeightedTargets)
-        dense = self.base.dense(_plain(y))
+        dense = self.base.dense(_to_plain(y))
         return dense._replace(weights=dense.weights * y.sample_weight.unsqueeze(1))
 
     def counts(self, y: Tensor) -> Tensor:
-        return self.base.counts(_plain(y))
+        return self.base.counts(_to_plain(y))
 
     def guess(self, y: Tensor) -> Tensor:
-        return self.base.guess(_plain(y))
+        return self.base.guess(_to_plain(y))
 
     def in_target_units(self, scores: Tensor) -> Tensor:
         return self.base.in_target_units(scores)

@@ -104,7 +104,7 @@ def unseen_client(method: AnyMethod) -> None:
     job = Job("fit", NEVER, plan.experiment.rounds, plan.method.broadcast(server, NEVER, central))
     answer, _ = handle(plan, job, None)
     server = plan.method.aggregate(server, [Reply(NEVER, answer.up, answer.n)], central)
-    need(_finite(server), "the server's state is not finite after a client joined late")
+    need(_is_finite(server), "the server's state is not finite after a client joined late")
 
 
 def awkward_clients(method: AnyMethod) -> None:
@@ -156,13 +156,13 @@ def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
     assert isinstance(plan.method, Watched)
     need(not plan.method.complaints, "; ".join(dict.fromkeys(plan.method.complaints)))
     last = recorder.ended[-1]
-    need(_finite(last.progress.server), "the server's state is not finite")
+    need(_is_finite(last.progress.server), "the server's state is not finite")
     for c, state in last.states.items():
-        need(_finite(state.me), f"the state of client {c} is not finite")
+        need(_is_finite(state.me), f"the state of client {c} is not finite")
     return recorder
 
 
-def _finite(record: Record) -> bool:
+def _is_finite(record: Record) -> bool:
     return all(bool(t.isfinite().all()) for t in pack(record).tensors.values())
 
 

@@ -99,7 +99,7 @@ def nothing_private(method: AnyMethod) -> None:
         for training in trainings:
             if training.before is None:  # all start equal: one step later, two may be equal by chance
                 continue
-            known = [_bytes(t) for t in _known(plan, training)]
+            known = [_bytes(t) for t in _list_known(plan, training)]
             sent = [_bytes(t) for t in pack(up_of(training)).tensors.values()]
             for name, (kind, piece) in _secrets(method, training):
                 is_sent = any(kind == k and piece in s for k, s in sent)
@@ -134,7 +134,7 @@ def sums_as_the_card_says(method: AnyMethod) -> None:
     A run's robust rules are another matter: they look at every message.
     """
     for declared in sorted({m.needs() for m in variants(method)}):
-        enough = set[str].intersection(*(_enough(m) for m in variants(method) if m.needs() == declared))
+        enough = set[str].intersection(*(_find_sufficient_sums(m) for m in variants(method) if m.needs() == declared))
         sufficient = sorted(enough - {"labels"} or enough or {"none"})
         need(
             declared in sufficient,
@@ -188,16 +188,16 @@ def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
     }
 
 
-def _enough(method: AnyMethod) -> set[str]:
+def _find_sufficient_sums(method: AnyMethod) -> set[str]:
     """The kinds of sums from which the server gets the same state as from the messages themselves."""
     plan, recorder, _ = record_messages(method)
-    kinds = _enough_in(method, 2, recorder.ended[0].progress.server)
+    kinds = _find_sufficient_sums_in(method, 2, recorder.ended[0].progress.server)
     if method.draws_everyone(1, plan.experiment.rounds):  # a round that is not like the others
-        kinds &= _enough_in(method, 1, method.server_init(ServerBench(plan, 0)))
+        kinds &= _find_sufficient_sums_in(method, 1, method.server_init(ServerBench(plan, 0)))
     return kinds
 
 
-def _enough_in(method: AnyMethod, t: int, server: Record) -> set[str]:
+def _find_sufficient_sums_in(method: AnyMethod, t: int, server: Record) -> set[str]:
     plan, _, trainings = record_messages(method)
     rng = torch.Generator().manual_seed(1)
     ups = [up_of(v) for v in trainings if v.job.t == t][: len(UNEQUAL)]
@@ -205,7 +205,11 @@ def _enough_in(method: AnyMethod, t: int, server: Record) -> set[str]:
     def ends(replies: Sequence[Reply[Any]]) -> Params:
         return Params(pack(method.aggregate(server, replies, ServerBench(plan, t))).tensors)
 
-    kinds = {"labels"} if _apart(*(ends(_same_sums(ups[0], seed)) for seed in (1, 2))) < SAME_SUMS else set[str]()
+    kinds = (
+        {"labels"}
+        if _measure_difference(*(ends(_same_sums(ups[0], seed)) for seed in (1, 2))) < SAME_SUMS
+        else set[str]()
+    )
     moved = [Packed({k: _perturb(t, rng) for k, t in pack(up).tensors.items()}, pack(up).scalars) for up in ups]
     replies = [Reply(c, unpack(type(ups[0]), m), n) for c, (m, n) in enumerate(zip(moved, UNEQUAL, strict=True))]
     for name, weights in (("samples", UNEQUAL), ("clients", (1,) * len(UNEQUAL))):
@@ -213,7 +217,7 @@ def _enough_in(method: AnyMethod, t: int, server: Record) -> set[str]:
         if average is None:
             continue
         alike = [dataclasses.replace(r, up=unpack(type(r.up), average)) for r in replies]
-        kinds |= {name} if _apart(ends(replies), ends(alike)) < SAME_SUMS else set()
+        kinds |= {name} if _measure_difference(ends(replies), ends(alike)) < SAME_SUMS else set()
     return kinds
 
 
@@ -225,7 +229,7 @@ def _mean(items: Sequence[Packed], weights: Sequence[int]) -> Packed | None:
     return Packed(dict(mean((Params(i.tensors) for i in items), weights)), items[0].scalars)
 
 
-def _apart(a: Params, b: Params) -> float:
+def _measure_difference(a: Params, b: Params) -> float:
     """The largest difference between two server states."""
     if {k: t.shape for k, t in a.items()} != {k: t.shape for k, t in b.items()}:
         return float("inf")
@@ -282,7 +286,7 @@ def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
     return {(line["round"], line["client"], m): line[m]["test"]["loss"] for line, m in scored}
 
 
-def _known(plan: Plan, training: Training) -> list[Tensor]:
+def _list_known(plan: Plan, training: Training) -> list[Tensor]:
     """What the server knows anyway: the initial values, and what it has just sent."""
     bench = ClientBench(plan, training.job.client, 0, purpose="init", kept=Params(), trained=0)
     first = plan.method.client_init(bench)

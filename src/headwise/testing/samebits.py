@@ -29,7 +29,7 @@ from .watching import Apart, Backwards
 def same_seed_same_bits(method: AnyMethod) -> None:
     """A second run of the same object gives the same bits, whatever the state of global generators."""
     first = reference(method)
-    with _elsewhere():
+    with _move_generators():
         again = play(reference_plan(method)).trace()
     text = "does it keep something on self, or draw from a generator that is not local.rng or central.rng?"
     need_equal(first, again, f"a second run differs: {text}")
@@ -91,7 +91,7 @@ def _play_all_but_last(plan: Plan, folder: Path) -> Recorder:
 
 
 @contextmanager
-def _elsewhere() -> Iterator[None]:
+def _move_generators() -> Iterator[None]:
     """Move the global generators to another point, and restore them afterwards."""
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):

@@ -23,7 +23,7 @@ from ..engine.driver import drive
 from ..engine.events import Event, Progress, RoundEnded
 from ..engine.executors.base import Executor
 from ..engine.executors.local import Serial
-from ..engine.host import one_thread
+from ..engine.host import use_one_thread
 from ..engine.plan import Plan
 from ..engine.sampling import sample
 from ..models.split import Buffers, SplitModel
@@ -182,7 +182,7 @@ def play(
 ) -> Recorder:
     """Run the plan, or its first `rounds` rounds, and return the rounds; if asked, on a `nervous` CPU."""
     recorder = Recorder()
-    with one_thread(), Nervous() if nervous else nullcontext():
+    with use_one_thread(), Nervous() if nervous else nullcontext():
         drive(plan, executor or Serial(plan), (recorder, watching), start=start, rounds=rounds)
     return recorder
 

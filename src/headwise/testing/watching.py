@@ -141,7 +141,7 @@ class Apart(Serial):
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         me = record_types(type(self.plan.method)).client
         for job in jobs:
-            plan = dataclasses.replace(self.plan, data=_only(self.plan.data, job.client))
+            plan = dataclasses.replace(self.plan, data=_keep_only(self.plan.data, job.client))
             state = self.states.encode(job.client)
             before = None if state is None else decode_state(me, state)
             answer, after = handle(plan, dataclasses.replace(job, down=_deliver(job.down)), before, self.clock)
@@ -150,7 +150,7 @@ class Apart(Serial):
             yield dataclasses.replace(answer, up=None if answer.up is None else _deliver(answer.up))
 
 
-def _only(data: Clients, client: int) -> Clients:
+def _keep_only(data: Clients, client: int) -> Clients:
     """The clients, with a copy of this one's samples and none for the others."""
     first = data.start(client)
     last = data.ends[client][-1]

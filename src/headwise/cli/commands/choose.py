@@ -55,7 +55,7 @@ def command(
         watch=given.watch,
     )
     if given.as_json:
-        click.echo(to_json(chosen.plain()))
+        click.echo(to_json(chosen.to_plain()))
         return
     click.echo("\n".join(chosen.words()))
     click.echo(table_text(*chosen.table(), title="What decided", numbers_from=1, width=140))
@@ -96,7 +96,7 @@ def tune(config: Path | None, trials: str | None, budget: str | None, space: tup
         watch=given.watch,
     )
     if given.as_json:
-        click.echo(to_json(result.plain()))
+        click.echo(to_json(result.to_plain()))
         return
     head, rows = result.table()
     title = pluralize(len(rows), "trial") + (f", the best {tuning.SHOWN}" if len(rows) > tuning.SHOWN else "")

@@ -61,9 +61,9 @@ def command(
         grid=parse_grid(grid),
     )
     if given.as_json:
-        click.echo(to_json(comparison.plain()))
+        click.echo(to_json(comparison.to_plain()))
         return
-    for captioned in filter(None, (comparison.overview(), *comparison.tried())):
+    for captioned in filter(None, (comparison.overview(), *comparison.tabulate_tried())):
         click.echo(table_text(*captioned.table, title=captioned.caption, numbers_from=1, width=120))
     for setting in comparison.settings:
         title = f"{setting.title}, {setting.repeats}" if comparison.grid else setting.repeats

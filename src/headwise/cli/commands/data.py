@@ -62,8 +62,8 @@ def show(
     summary = dump(data.summary)
     counts = data.histograms()
     classes = list(data.dataset.classes)
-    chosen = {k: registry.resolve(k, getattr(experiment, k)).plain() for k in ("data", "partition")}
-    title = title_of({**experiment.plain(), **chosen, "clients": len(data)})
+    chosen = {k: registry.resolve(k, getattr(experiment, k)).to_plain() for k in ("data", "partition")}
+    title = title_of({**experiment.to_plain(), **chosen, "clients": len(data)})
     if out is not None:
         write_bytes(out, render_partition(title, summary, counts, classes, data.names).encode())
     if as_json:

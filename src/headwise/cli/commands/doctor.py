@@ -47,7 +47,7 @@ def command(data_dir: Path | None) -> None:
     _print_line(bool(files), "data", listing if files else empty, optional=True)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     _print_line(free > 1, "disk", f"{free:.1f} GiB free in {Path.cwd()}")
-    _print_line(_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
+    _print_line(_is_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
 
 
 def extras() -> dict[str, list[str]]:
@@ -63,7 +63,7 @@ def extras() -> dict[str, list[str]]:
     return missing
 
 
-def _writable(folder: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True

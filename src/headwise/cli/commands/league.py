@@ -74,7 +74,7 @@ def command(
 
 
 def _show(league: Any, before: Any, out: Path, as_json: bool) -> None:
-    from ...league.standings import changes_table, compare_leagues, describe_changes, federation_table, standings_of
+    from ...league.standings import compare_leagues, describe_changes, federation_table, standings_of, tabulate_changes
     from ..output import table_text
 
     standings = standings_of(league.results)
@@ -82,13 +82,13 @@ def _show(league: Any, before: Any, out: Path, as_json: bool) -> None:
     words = [*league.words(), *standings.words(), *(describe_changes(changes) if before else [])]
     if as_json:
         plain = {"out": str(out), "words": words, "missing": [cell.command for cell in league.missing]}
-        click.echo(to_json({**plain, "left_out": league.left_out, "standings": standings.plain()}))
+        click.echo(to_json({**plain, "left_out": league.left_out, "standings": standings.to_plain()}))
         return
     click.echo(table_text(*standings.overview(), title="All federations", numbers_from=2, width=140))
     if len(standings.groups) == 1:
         group = standings.groups[0]
         click.echo(table_text(*federation_table(group), title=group.name, numbers_from=1, width=140))
     if before:
-        click.echo(table_text(*changes_table(changes), title="Changes", numbers_from=2, width=120))
+        click.echo(table_text(*tabulate_changes(changes), title="Changes", numbers_from=2, width=120))
     click.echo("\n".join(words))
     click.echo(f"Page: {out / 'league.html'}; table: {out / 'league.csv'}")

@@ -83,7 +83,7 @@ def evaluate(model: Path, data: Path, out: Path | None, client: str, as_json: bo
     if out is not None:
         write_page(loaded, data, quality, out)
     if as_json:
-        click.echo(to_json({**quality.plain(), "classes": loaded.classes, "held_out": held_out is not None}))
+        click.echo(to_json({**quality.to_plain(), "classes": loaded.classes, "held_out": held_out is not None}))
         return
     click.echo(f"{'Test samples of the run: ' if held_out else ''}{count_samples(quality)}")
     for name, value in format_scores(quality):

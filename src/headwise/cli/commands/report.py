@@ -72,7 +72,7 @@ def command(
     settings = grid.settings if grid else collect(runs, damaged, left_out)
     damaged += left_out
     overview = grid.overview() if grid else None
-    tried = grid.tried() if grid else []
+    tried = grid.tabulate_tried() if grid else []
     for sentence in damaged:
         click.echo(f"left out: {sentence}", err=True)
     names = {run.method: display_name(run.method) for s in settings for line in s.lines for run in line.runs}

@@ -107,7 +107,9 @@ def command(
         command=shlex.join(["headwise", *sys.argv[1:]]),
     )
     click.echo(
-        to_json(done.plain()) if as_json else f"{_format_result(done)}\nThe table is in {home}, its runs in {folder}."
+        to_json(done.to_plain())
+        if as_json
+        else f"{_format_result(done)}\nThe table is in {home}, its runs in {folder}."
     )
 
 

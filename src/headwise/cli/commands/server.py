@@ -105,10 +105,10 @@ def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
     """Sign a list of the experiments CONFIGS; sites that require the list run no others."""
     check_flower()
     experiments = [experiment_from(read_toml(config)) for config in configs]
-    from ...sites.facts import for_sites
+    from ...sites.facts import resolve_for_sites
     from ...sites.keys import sign_list
 
-    listed = sign_list([for_sites(e) for e in experiments], key, out)
+    listed = sign_list([resolve_for_sites(e) for e in experiments], key, out)
     click.echo(f"{out} allows {len(listed)} experiments; sites need it and {key}.pub")
 
 
@@ -124,10 +124,10 @@ def deploy(config: Path, server: Path, out: Path, wait: str, changes: tuple[str,
     check_flower()
     patience = convert(literal(wait), NonNegative, "wait")
     experiment = experiment_from(override(read_toml(config), changes))
-    from ...sites.facts import for_sites
+    from ...sites.facts import resolve_for_sites
     from ...sites.server.control import submit
 
-    portable = for_sites(experiment)  # report mistakes here, not at the sites
+    portable = resolve_for_sites(experiment)  # report mistakes here, not at the sites
     show(submit(server.absolute(), portable, Path(os.path.abspath(out)), patience, _say), as_json)
 
 

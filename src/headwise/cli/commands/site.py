@@ -89,7 +89,7 @@ def init(
     text = TOML.format(**{k: to_toml(v) for k, v in values.items()})
     experiment = None if config is None else parse_foreign(read_toml(config))
     from ...engine.mechanism import UNPROTECTED
-    from ...sites.facts import for_sites
+    from ...sites.facts import resolve_for_sites
     from ...sites.keys import write_node_key
     from ...sites.site.own_data import report_facts
     from ...sites.site.policy import Policy
@@ -97,7 +97,7 @@ def init(
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
     policy = Policy(site, folder.absolute())
-    view = policy.load_clients(None if experiment is None else for_sites(experiment), download=download)
+    view = policy.load_clients(None if experiment is None else resolve_for_sites(experiment), download=download)
     make_folder(folder)
     write_bytes(folder / "site.toml", text.encode())
     write_node_key(folder / "site.key", site.name)
@@ -180,7 +180,7 @@ def review_(config: Path, folder: Path | None, as_json: bool) -> None:
     from ...sites.site.review import review
 
     answer = review(experiment, None if folder is None else folder.absolute())
-    click.echo(to_json(answer.plain()) if as_json else "\n".join(answer.lines()))
+    click.echo(to_json(answer.to_plain()) if as_json else "\n".join(answer.lines()))
 
 
 @command.command(name="list")

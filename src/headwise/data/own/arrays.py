@@ -152,7 +152,7 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
         form=form_of(x),
         x=x,
         labels=labels,
-        cells=(builder.labels[0].seen(),),
+        cells=(builder.labels[0].list_values(),),
         y=np.asarray(y) if several else None,
         owner=np.asarray(owner, np.int64),
         owners=tuple(names),

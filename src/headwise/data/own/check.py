@@ -80,7 +80,7 @@ def _check_features(loaded: Loaded, d: Description, report: Report) -> None:
             gaps = np.isnan(raw.x[at : at + CHUNK]).reshape(min(CHUNK, len(raw) - at), -1).any(1)
             for i in at + np.flatnonzero(gaps):
                 text = "it contains NaN, which is replaced by the mean."
-                report(raw.finding_at("warning", "missing value", int(i), text))
+                report(raw.make_finding("warning", "missing value", int(i), text))
 
 
 def _check_column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
@@ -91,7 +91,7 @@ def _check_column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, 
         return
     if gone.any():
         text = f"{int(gone.sum()):,} of {len(x):,} values are missing, here the first: they are {what}."
-        report(raw.finding_at("warning", "missing value", int(gone.argmax()), text, name))
+        report(raw.make_finding("warning", "missing value", int(gone.argmax()), text, name))
     if np.ptp(x[~gone]) == 0:
         report(DataFinding("warning", "constant column", "all values are the same.", d.place, column=name))
         return
@@ -113,17 +113,17 @@ def _check_duplicates(loaded: Loaded, d: Description, report: Report) -> None:
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     for a, b in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
-        where = f"the same as {replace(as_passed(d, raw.finding_at('warning', '', a, '')), client='').where}"
+        where = f"the same as {replace(as_passed(d, raw.make_finding('warning', '', a, '')), client='').where}"
         if raw.owner[a] != raw.owner[b]:
             text = f"{where}, of client {raw.owners[raw.owner[a]]!r}."
-            report(raw.finding_at("warning", "duplicate over clients", b, text))
+            report(raw.make_finding("warning", "duplicate over clients", b, text))
         elif part is not None and part[a] != part[b]:
             report(
-                raw.finding_at("warning", "duplicate in training and test", b, f"{where}, which is in another part.")
+                raw.make_finding("warning", "duplicate in training and test", b, f"{where}, which is in another part.")
             )
         elif part is None:
             text = f"{where}: one may end up in training and the other in test."
-            report(raw.finding_at("warning", "duplicate of a client", b, text))
+            report(raw.make_finding("warning", "duplicate of a client", b, text))
 
 
 def _hash_samples(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:

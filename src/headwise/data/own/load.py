@@ -150,7 +150,7 @@ def _check_weights(raw: Raw, d: Description, report: Report) -> NDArray[np.float
         return None
     for i in np.flatnonzero(~((raw.weight >= 0) & np.isfinite(raw.weight.astype(np.float32)))).tolist():
         text = f"its weight is {raw.weight[i]:g}, but must be a finite number that is not negative."
-        report(raw.finding_at("error", "wrong weight", i, text, d.weight))
+        report(raw.make_finding("error", "wrong weight", i, text, d.weight))
     return raw.weight.astype(np.float32)
 
 
@@ -171,7 +171,7 @@ def _read_times(raw: Raw, cells: NDArray[Any], d: Description, report: Report) -
     texts = [cell_text(cell) if cell is not None and cell == cell else "" for cell in cells.tolist()]
     for i, text in enumerate(texts):
         if text in d.missing:
-            report(raw.finding_at("error", "missing time", i, "the cell is empty.", d.split.column))
+            report(raw.make_finding("error", "missing time", i, "the cell is empty.", d.split.column))
     present: dict[str, int] = {}
     for i, text in enumerate(texts):
         if text not in d.missing:
@@ -180,7 +180,7 @@ def _read_times(raw: Raw, cells: NDArray[Any], d: Description, report: Report) -
     try:
         when = dict(zip(present, numbers, strict=True)) if numbers else parse_dates([*present], d.split.format)
     except DateError as error:
-        report(raw.finding_at("error", "not a date", present[error.text], str(error), d.split.column))
+        report(raw.make_finding("error", "not a date", present[error.text], str(error), d.split.column))
         when = {}
     return np.array([when.get(text, 0.0) for text in texts])
 
@@ -205,7 +205,7 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
     for k, codes in enumerate(raw.labels):
         missing = np.flatnonzero(codes < 0).tolist()
         if missing:
-            first, *others = [raw.finding_at("error", "missing label", i, "", _column_of(d, k)) for i in missing]
+            first, *others = [raw.make_finding("error", "missing label", i, "", _column_of(d, k)) for i in missing]
             text = "the target is missing" + ", or is a word in missing that is not in classes" * (d.format == "csv")
             report(replace(first, text=f"{text}{_list_others(first, others, d)}."))
 
@@ -261,11 +261,11 @@ def _make_classes(raw: Raw, d: Description, report: Report) -> Targets:
     if numbers and not d.classes and not all(n.is_integer() for n in numbers):
         i = int(np.flatnonzero(np.isin(codes, [k for k, n in enumerate(numbers) if not n.is_integer()]))[0])
         text = f'{cells[codes[i]]} is not a whole number, so it is not a class: choose task = "{Regression.name}".'
-        report(raw.finding_at("error", "float label", i, text, _column_of(d, 0)))
+        report(raw.make_finding("error", "float label", i, text, _column_of(d, 0)))
     place = {name: k for k, name in enumerate(known)}
     for i in np.flatnonzero(np.isin(codes, [k for k, cell in enumerate(cells) if cell not in place])):
         text = f"{cells[codes[i]]!r} is not one of the classes: {', '.join(known)}."
-        report(raw.finding_at("error", "unknown label", int(i), text, _column_of(d, 0)))
+        report(raw.make_finding("error", "unknown label", int(i), text, _column_of(d, 0)))
     if len(known) < 2:
         raise DataError(
             f"the target has only one value, {known[0]!r}: there is nothing to predict."
@@ -291,7 +291,7 @@ def _make_labels(raw: Raw, d: Description, report: Report) -> Targets:
         if strange := [label for label in cell if label not in place]:
             i = int(np.flatnonzero(raw.labels[0] == k)[0])
             text = f"{strange[0]!r} is not one of the labels: {', '.join(known)}."
-            report(raw.finding_at("error", "unknown label", i, text, _column_of(d, 0)))
+            report(raw.make_finding("error", "unknown label", i, text, _column_of(d, 0)))
         table[k, [place[label] for label in cell if label in place]] = 1
     return table[raw.labels[0]], tuple(known)
 
@@ -299,7 +299,7 @@ def _make_labels(raw: Raw, d: Description, report: Report) -> Targets:
 def _check_binary(raw: Raw, y: NDArray[np.float32], names: tuple[str, ...], report: Report) -> NDArray[np.float32]:
     for i, k in np.argwhere(~np.isin(y, (0, 1)) & ~np.isnan(y)):
         text = f"{y[i, k]:g} is not 0 or 1, as every label must be."
-        report(raw.finding_at("error", "unknown label", int(i), text, names[k]))
+        report(raw.make_finding("error", "unknown label", int(i), text, names[k]))
     return y
 
 
@@ -314,11 +314,11 @@ def _make_quantities(raw: Raw, d: Description, report: Report) -> Targets:
         names = d.target or ("target",)
     for i in np.flatnonzero(~np.isfinite(y).all(1)):
         if not any(codes[i] < 0 for codes in raw.labels) or raw.y is not None:
-            report(raw.finding_at("error", "missing label", int(i), "the target is not a finite number."))
+            report(raw.make_finding("error", "missing label", int(i), "the target is not a finite number."))
     for k, (low, high) in enumerate(d.target_range.pairs[: y.shape[1]] if d.target_range else ()):
         for i in np.flatnonzero((y[:, k] < np.float32(low)) | (y[:, k] > np.float32(high))):
             text = f"{y[i, k]:g} is outside target_range, which is {low:g} to {high:g}."
-            report(raw.finding_at("warning", "outside target_range", int(i), text, names[k]))
+            report(raw.make_finding("warning", "outside target_range", int(i), text, names[k]))
     return y, names
 
 
@@ -332,7 +332,7 @@ def _read_numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float3
                 table[j] = float(cell)
             except (ValueError, TypeError):
                 report(
-                    raw.finding_at("error", "not a number", first[j], f"{cell!r} is not a number.", _column_of(d, k))
+                    raw.make_finding("error", "not a number", first[j], f"{cell!r} is not a number.", _column_of(d, k))
                 )
                 table[j] = 0
         columns.append(table[codes])
@@ -352,7 +352,7 @@ def _make_masks(raw: Raw, d: Description, report: Report) -> Targets:
     count = len(d.classes) or int(y.max()) + 1
     for i in np.flatnonzero((y < 0).any((1, 2)) | (y >= count).any((1, 2))):
         text = f"its mask has the value {int(y[i].max())}, but must have 0 to {count - 1}."
-        report(raw.finding_at("error", "unknown label", int(i), text))
+        report(raw.make_finding("error", "unknown label", int(i), text))
     return y, d.classes or tuple(map(str, range(count)))
 
 

@@ -23,7 +23,7 @@ from ...errors import DataError
 from ...memory import check_memory
 from ...tasks.classification import Classification
 from ..dataset import Source
-from ..files import offline, read_text
+from ..files import forbid_downloads, read_text
 from ..pickles import PickledArray, read_pickle
 from ..sources.cifar10 import CIFAR10
 from ..sources.cifar100 import CIFAR100
@@ -198,7 +198,7 @@ def _read_samples(folder: Path, name: str) -> Pair:
             raise DataError(f"{folder} must have numbers in data.npy, and one whole number a sample in targets.npy.")
     elif name in SOURCES:
         try:
-            with offline():
+            with forbid_downloads():
                 dataset = SOURCES[name]().load(folder)
         except DataError:
             files = f"the public files of {name} as torchvision unpacks them, or they are damaged"

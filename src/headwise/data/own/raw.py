@@ -67,7 +67,7 @@ class Raw:
     def __len__(self) -> int:
         return len(self.owner)
 
-    def finding_at(
+    def make_finding(
         self, level: Literal["error", "warning"], kind: str, i: int, text: str, column: str = ""
     ) -> DataFinding:
         start, file, lines = self.rows[bisect_right(self.rows, i, key=lambda rows: rows.start) - 1]
@@ -139,10 +139,10 @@ class Builder:
             form,
             self._x.array(),
             tuple(np.concatenate([*each, np.empty(0, np.int64)]) for each in self._labels),
-            tuple(codes.seen() for codes in self.labels),
+            tuple(codes.list_values() for codes in self.labels),
             np.concatenate(self._y) if self._y else None,
             np.concatenate([*self._owner, np.empty(0, np.int64)]),
-            tuple(self.clients.seen()),
+            tuple(self.clients.list_values()),
             np.concatenate(self._part) if self._part else None,
             self._rows,
             np.concatenate(self._time) if self._time else None,

@@ -252,7 +252,7 @@ def read_tables(d: Description, builder: Builder) -> Raw:
         if builder.n == before and piece.client is not None:
             text = "it has no rows that can be read."
             builder.report(DataFinding("error", "empty client", text, piece.path, client=piece.client))
-    return builder.build(encoder.form, {name: codes.seen() for name, codes in encoder.codes.items()})
+    return builder.build(encoder.form, {name: codes.list_values() for name, codes in encoder.codes.items()})
 
 
 def _add_block(

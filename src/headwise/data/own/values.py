@@ -60,7 +60,7 @@ class Codes(dict[Any, int]):
         except TypeError:  # lists are not hashable
             return np.array([self[tuple(c) if isinstance(c, list) else c] for c in cells.tolist()], np.int64)
 
-    def seen(self) -> list[Any]:
+    def list_values(self) -> list[Any]:
         """The value of each code."""
         return list(self.values_seen)
 

@@ -128,7 +128,7 @@ class ClientBench:
             if changes:
                 batch, y = augment(batch, y, changes, self._changes)
             self._batch = None if changes or through else (batch, i)
-            yield batch if frozen is None else _frozen(frozen, batch), y
+            yield batch if frozen is None else _compute_frozen(frozen, batch), y
         for m in train:
             m.eval()
 
@@ -164,7 +164,9 @@ class ClientBench:
             whole=not self._settings.augment,
             terms=terms_of(models[0], pull, shift),
         )
-        feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
+        feed = Feed(
+            partial(self.batches, epochs, through=through, train=parts), partial(self._collect_all, epochs, through)
+        )
         with self.clock(f"training.{kernel.name}"):
             steps = kernel.train(feed)
         self.flops[0] += kernel.flops
@@ -177,7 +179,7 @@ class ClientBench:
             optimizer.step_along([torch.ones(())])
         return -at.item()
 
-    def _whole(self, epochs: float | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _collect_all(self, epochs: float | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
         x = self._train.x if through is None else self.features(through)
         batches = self._draw_batches(epochs, self._settings.batch)
@@ -244,7 +246,7 @@ class ClientBench:
         def outputs(x: Tensor) -> Tensor:
             batch, indices = self._batch or (None, None)
             if x is not batch or not self._plan.fast:
-                return _frozen(module, x)
+                return _compute_frozen(module, x)
             if not known:
                 with self.clock("features"):
                     known.append(compute_outputs(module, self._train.x, FEATURE_BATCH, fast=True))
@@ -332,5 +334,5 @@ def halves(models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]) -> tuple
 
 
 @torch.no_grad()
-def _frozen(body: nn.Module, x: Tensor) -> Tensor:
+def _compute_frozen(body: nn.Module, x: Tensor) -> Tensor:
     return body(x)

@@ -22,7 +22,7 @@ from ...params import Params
 from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
 from ...tasks.registry import objective_of
-from ..host import Clock, Late, home, move_to, within
+from ..host import Clock, Late, home, limit_seconds, move_to
 from ..plan import Plan
 from .client_bench import ClientBench
 from .scoring import compute_outputs, score
@@ -139,7 +139,7 @@ def handle(
         if seeded:
             _seed(plan, job.kind, job.client, job.t)
         who = f"{type(plan.method).__name__} at {plan.data.describe(job.client)}"
-        with within(plan.experiment.faults.deadline, f"{who} ({job.kind}, round {job.t})"):
+        with limit_seconds(plan.experiment.faults.deadline, f"{who} ({job.kind}, round {job.t})"):
             return _do_job(plan, job, state, local, trained)
     except (Exception, SystemExit) as error:  # a method that calls sys.exit must not end the run silently
         detail = describe_failure(plan, error, plan.data.describe(job.client), job.t, job.kind)

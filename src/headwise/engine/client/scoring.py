@@ -35,7 +35,7 @@ def score_predictions(predictions: Predictions, metrics: Sequence[Metric]) -> Sc
     return {"n": predictions.n, **{name: float(value) for name, value in values.items() if value is not None}}
 
 
-def over_clients(scores: Mapping[int, Score], main: Metric = ACCURACY) -> dict[str, float]:
+def summarize_clients(scores: Mapping[int, Score], main: Metric = ACCURACY) -> dict[str, float]:
     """Each metric over the clients that have it, and their number if not all do; the number of clients and samples."""
     ordered = [scores[c] for c in sorted(scores)]
     summary: dict[str, float] = {}

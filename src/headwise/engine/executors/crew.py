@@ -76,7 +76,7 @@ class Crew:
             while busy:
                 for pipe in wait(list(busy)):
                     assert isinstance(pipe, Connection)
-                    with _lost_if_closed():
+                    with _report_lost_worker():
                         result = pipe.recv()
                     del busy[pipe]
                     if isinstance(result, _Raised):
@@ -96,7 +96,7 @@ class Crew:
             number = self._free(set(busy.values()))
             pipe = self._workers[number].pipe
             busy[pipe] = number
-            with _lost_if_closed():
+            with _report_lost_worker():
                 pipe.send(left.popleft())
 
     def _free(self, busy: set[int]) -> int:
@@ -136,7 +136,7 @@ def _without_main() -> Iterator[None]:
 
 
 @contextmanager
-def _lost_if_closed() -> Iterator[None]:
+def _report_lost_worker() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:

@@ -34,7 +34,7 @@ class Faulty:
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         deadline = self._plan.experiment.faults.deadline
         absent = {"drop", "error"} if deadline is None else {"drop", "error", "slow"}
-        faults = {job.client: (self._fault(job), job) for job in jobs}
+        faults = {job.client: (self._find_fault(job), job) for job in jobs}
         held: list[Answer] = []
         for fault, job in faults.values():
             if fault == "error":
@@ -52,7 +52,7 @@ class Faulty:
     def close(self) -> None:
         self._inner.close()
 
-    def _fault(self, job: Job) -> str:
+    def _find_fault(self, job: Job) -> str:
         """What goes wrong at this client now; an empty string for nothing."""
         if job.kind != "fit":
             return ""

@@ -40,7 +40,7 @@ class Pool:
         self.clock = Clock()
         self._plan = plan
         self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in list_tensors(plan.data).values()))
-        data = _SharedData.on(self._shelf, plan.data)
+        data = _SharedData.put_on(self._shelf, plan.data)
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         self._crew = Crew(self.workers, partial(_begin, rebuild, self._shelf.folder, data))
 
@@ -125,7 +125,7 @@ class _SharedData(NamedTuple):
     layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 
     @classmethod
-    def on(cls, shelf: Shelf, data: Clients) -> _SharedData:
+    def put_on(cls, shelf: Shelf, data: Clients) -> _SharedData:
         tensors = list_tensors(data)
         for name, t in tensors.items():
             shelf.share(name, t)
@@ -168,7 +168,7 @@ def _work(here: _Process, packed: Sequence[_PackedJob]) -> _Finished:
         clock.to("transport")
         client = each.job.client
         before = None if each.state is None else load_state(types.client, client, shelf.look(each.state))
-        job = replace(each.job, down=_down(here, each))
+        job = replace(each.job, down=_take_download(here, each))
         answer, after = handle(plan, job, before, clock)
         clock.to("transport")
         up = None if answer.up is None else shelf.put(encode(answer.up))
@@ -178,7 +178,7 @@ def _work(here: _Process, packed: Sequence[_PackedJob]) -> _Finished:
     return _Finished(answers, dict(clock.seconds), os.getpid(), peak_memory())
 
 
-def _down(here: _Process, packed: _PackedJob) -> Record:
+def _take_download(here: _Process, packed: _PackedJob) -> Record:
     cls = message_type(packed.job.kind, here.types)
     if isinstance(packed.down, bytes):
         return decode(cls, packed.down)

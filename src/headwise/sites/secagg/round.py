@@ -346,7 +346,7 @@ class MaskedRound:
         roster = tuple(keys[n].member for n in nodes)
         dealt = self._relay_shares(nodes, roster)
         reports = self._fit(nodes, dealt, read)
-        sums = self._most_alike({n: r.masked for n, r in reports.items() if r.masked is not None})
+        sums = self._keep_most_alike({n: r.masked for n, r in reports.items() if r.masked is not None})
         self._check_enough("fit", len(sums))
         average = self._open(nodes, roster, dealt, reports, sums)
         answers: list[tuple[Answer, str]] = []
@@ -419,7 +419,7 @@ class MaskedRound:
 
         return self._ask("fit", orders, read_masked)
 
-    def _most_alike(self, sums: dict[int, Packed]) -> dict[int, Packed]:
+    def _keep_most_alike(self, sums: dict[int, Packed]) -> dict[int, Packed]:
         """The sums with the most common layout: others can't be added."""
         layouts = {n: layout_of(s) for n, s in sums.items()}
         most = Counter(layouts.values()).most_common(1)

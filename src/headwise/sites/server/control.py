@@ -172,7 +172,7 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
 
 def write_app(folder: Path, experiment: Experiment, out: Path, wait: float, sites: Sequence[str] = ()) -> None:
     """Write the one-file app for `flwr run`: no code, only names and the experiment."""
-    order = {"experiment": experiment.plain(), "out": str(out.absolute()), "wait": wait, "sites": sites}
+    order = {"experiment": experiment.to_plain(), "out": str(out.absolute()), "wait": wait, "sites": sites}
     text = to_json(to_json(order))  # TOML accepts JSON's escapes
     (folder / "pyproject.toml").write_text(APP.format(order=text, **superlink.APPS), encoding="utf-8")
 
@@ -262,7 +262,7 @@ class ServerStatus:
     privacy: str = ""
     """what the run guarantees once it has ended"""
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:

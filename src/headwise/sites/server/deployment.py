@@ -28,7 +28,7 @@ from ...runs.query import name_by_site
 from ...settings.choices import OWN
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
-from ..facts import PARTS, STATISTICS, ClientFacts, for_sites, pool_sums, write_for_sites
+from ..facts import PARTS, STATISTICS, ClientFacts, pool_sums, resolve_for_sites, write_for_sites
 from .control import progress_file
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
@@ -69,7 +69,7 @@ def serve(transport: Transport, config: dict[str, Any]) -> None:
 
     make_folder(out.parent)
     try:
-        experiment = for_sites(experiment_from(order["experiment"]))
+        experiment = resolve_for_sites(experiment_from(order["experiment"]))
         _serve(transport, experiment, out, float(order["wait"]), order["sites"], say)
         why = ""
     except HeadwiseError as error:
@@ -139,7 +139,7 @@ def _read_roster(path: Path) -> Roster:
 
 def prepare_from(experiment: Experiment, roster: Roster) -> Prepared:
     """What a run needs, from the facts that sites share: its clients have no samples."""
-    experiment = for_sites(experiment)
+    experiment = resolve_for_sites(experiment)
     count = experiment.clients or 0
     facts = roster.facts
     statistics = experiment.data.options.get(STATISTICS, "")

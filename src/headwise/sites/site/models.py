@@ -21,7 +21,7 @@ from ...contract.method import record_types
 from ...disk.files import explain_write_errors, write_bytes
 from ...engine.client.jobs import make_personal_model, restore_trained_model
 from ...engine.client.state import decode_state
-from ...engine.host import one_thread
+from ...engine.host import use_one_thread
 from ...engine.joining import Offer, accept, measure_client
 from ...engine.plan import Plan
 from ...errors import RunError, nearest
@@ -95,7 +95,7 @@ def export(
         raise RunError(f"client {client} has no state in {run}: it has never trained.")
     t = versions[-1].t
     state = decode_state(types.client, kept.take(client, versions[-1].digest) or b"")
-    with one_thread():
+    with use_one_thread():
         build = make_personal_model if moment == "pre" else restore_trained_model
         model = build(plan, client, t, state, decode(types.down, kept.download(client)))
     if model is None:
@@ -149,9 +149,9 @@ def adapt(
     settings = policy.settings
     own = _choose_client(settings, client)
     given = read_offer(folder, expected, policy.admit)
-    first = replace(policy, settings=_only(settings, own, 0))  # as in a round, where its number is known
+    first = replace(policy, settings=_keep_only(settings, own, 0))  # as in a round, where its number is known
     experiment = replace(first.permit(given.experiment), clients=given.client + 1)
-    data = own_data(_only(settings, own, given.client), policy.home, experiment)
+    data = own_data(_keep_only(settings, own, given.client), policy.home, experiment)
     policy.check_networks(experiment, data.task)
     plan = plan_for(experiment, data)
     policy.check_privacy(plan)
@@ -177,14 +177,14 @@ def _choose_client(settings: SiteSettings, client: int | None) -> OwnClient:
     return settings.clients[0] if client is None else known[client]
 
 
-def _only(settings: SiteSettings, own: OwnClient, number: int) -> SiteSettings:
+def _keep_only(settings: SiteSettings, own: OwnClient, number: int) -> SiteSettings:
     """The site with this client only, under another number."""
     return replace(settings, clients=(replace(own, id=number),))
 
 
 def _accept(plan: Plan, offer: Offer, client: int, t: int, epochs: int, folder: Path) -> nn.Module:
     try:
-        with one_thread(), torch.random.fork_rng(devices=[]):
+        with use_one_thread(), torch.random.fork_rng(devices=[]):
             model = accept(plan, offer, client, t, epochs).model
     except (KeyError, ValueError, RuntimeError, TypeError) as error:  # names or shapes of another network
         raise RunError(f"{folder} does not fit the experiment that it names: {error}.") from error

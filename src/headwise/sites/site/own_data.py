@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...app import registry
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
-from ...data.files import offline
+from ...data.files import forbid_downloads
 from ...data.preprocessing import measure, sums_for, sums_to_json
 from ...data.sources.own import Own
 from ...data.splits import divide_own, hold_out, parse_split, redraw
@@ -75,7 +75,7 @@ def _merge_weights(datasets: Sequence[Dataset]) -> NDArray[np.float32] | None:
 def _load_datasets(site: SiteSettings, home: Path, experiment: Experiment, download: bool) -> dict[int, Dataset]:
     """Each client's data set, in the order of their numbers."""
     datasets: dict[int, Dataset] = {}
-    with nullcontext() if download else offline():
+    with nullcontext() if download else forbid_downloads():
         for own in sorted(site.clients, key=lambda each: each.id):
             source: Source = registry.make("data", own.source)
             if isinstance(source, Own):
@@ -95,9 +95,9 @@ def _check_study(
     if experiment.task not in (None, dataset.task):
         raise DataError(f"task is {experiment.task!r}, but {site.name} has data for {dataset.task}.")
     if (declared := dataset.target_range) not in (None, target_range):
-        study = target_range.plain() if target_range else "none"
+        study = target_range.to_plain() if target_range else "none"
         raise DataError(
-            f"{site.name} declares target_range = {declared.plain()}, but the experiment has {study}: "
+            f"{site.name} declares target_range = {declared.to_plain()}, but the experiment has {study}: "
             "both must be the same."
         )
     classes = tuple(experiment.data.options.get(CLASSES, ())) if experiment.data.name == OWN else ()

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from ...app import registry
-from ...audit.findings import KnownAttack, known_audits, strongest
+from ...audit.findings import KnownAttack, read_known_audits, strongest
 from ...contract.method import record_types
 from ...data.federated import Clients
 from ...engine.client.jobs import Answer, Job
 from ...engine.driver import drive
 from ...engine.executors.local import Serial
-from ...engine.host import one_thread
+from ...engine.host import use_one_thread
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, pluralize
 from ...params import Params
@@ -30,7 +30,7 @@ from ...settings.choices import Choice
 from ...settings.experiment import Experiment
 from ...settings.fields import field_help, summary_of
 from ...tasks.registry import kind_of
-from ..facts import experiment_hash, for_sites, write_for_sites
+from ..facts import experiment_hash, resolve_for_sites, write_for_sites
 from .ledger import Ledger, PrivacySpent, privacy_spent
 from .own_data import own_data, report_facts
 from .policy import Policy
@@ -88,7 +88,7 @@ class Review:
     refusals: tuple[Refusal, ...] | None = None
     """None: no site was given"""
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "experiment"}
         for name in ("traffic", "attacks", "refusals"):
             values[name] = values[name] and [asdict(each) for each in values[name]]
@@ -113,12 +113,12 @@ class Review:
 
 def review(study: Experiment, home: Path | None) -> Review:
     """Review this experiment for the site in `home`; without one, only what holds at every site."""
-    experiment = for_sites(study)
+    experiment = resolve_for_sites(study)
     method = type(registry.make("method", experiment.method))
     up = record_types(method).up
     sent = {name: field_help(up).get(name, summary_of(up)) for name in fields_of(up)}
     known = experiment.method.name.partition("@")[0]
-    like = known if known in known_audits() else ""
+    like = known if known in read_known_audits() else ""
     bare = Review(experiment, sent, method.stays, like=like, attacks=strongest(like, None) if like else ())
     if home is None:
         return bare
@@ -142,7 +142,7 @@ def review(study: Experiment, home: Path | None) -> Review:
         spent=tuple(privacy_spent(home / "site.toml")),
         like=like,
         attacks=strongest(like, promise["epsilon"] if shielded else None) if like else (),
-        refusals=tuple(_refusals(site, plan, home, text, needs_classes)),
+        refusals=tuple(_find_refusals(site, plan, home, text, needs_classes)),
     )
 
 
@@ -160,7 +160,7 @@ def _find_refusing_setting(opened: Policy, text: str) -> str:
     return ""
 
 
-def _refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_classes: bool) -> Iterator[Refusal]:
+def _find_refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_classes: bool) -> Iterator[Refusal]:
     """Each setting that refuses, tried alone."""
     for group in (("methods",), ("fields",), ("plain",), *TOGETHER):
         alone = replace(site, allow=Allow(**{name: getattr(site.allow, name) for name in group}))
@@ -210,10 +210,10 @@ def rehearse_client(plan: Plan, client: int) -> Rehearsed:
     count = min(len(plan.data), max(OTHERS, len(plan.models)))
     own = client if client < count else client % len(plan.models)
     train = replace(plan.experiment.train, epochs=1, drop_last=False)
-    data = _among(plan.data, client, own, count)
+    data = _place_among(plan.data, client, own, count)
     small = replace(plan, data=data, epochs_accounted=None).with_settings(train=train).for_rehearsal()
     recorder = _MessageRecorder(small, own)
-    with one_thread():
+    with use_one_thread():
         drive(small, recorder, rounds=ROUNDS)
     ups = recorder.messages
     sizes = [_sizes(plan, up) for up in ups]
@@ -256,7 +256,7 @@ class _WatchedClients(Clients):
         return super().labels(c)
 
 
-def _among(data: Clients, client: int, own: int, count: int) -> _WatchedClients:
+def _place_among(data: Clients, client: int, own: int, count: int) -> _WatchedClients:
     mine = data.client(client).train
     kept = [len(mine) if c == own else min(len(mine), SAMPLES) for c in range(count)]
     x, y = (torch.cat([part[:n] for n in kept]) for part in (mine.x, mine.y))

@@ -185,7 +185,7 @@ class SiteStatus:
     activity: Activity
     spent: tuple[PrivacySpent, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         return {"running": self.running, "activity": asdict(self.activity), "spent": [s._asdict() for s in self.spent]}
 
     def lines(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ...contract.method import record_types
 from ...engine.client.jobs import Answer, Job
 from ...engine.client.state import States
 from ...engine.executors.local import Serial
-from ...engine.host import one_thread, peak_memory
+from ...engine.host import peak_memory, use_one_thread
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, RecordError, encode
@@ -95,7 +95,7 @@ class Site:
         self.policy.charge(plan, order, kept)
         before = {c: states[c].me for c in states}
         executor = Serial(plan, states)
-        with one_thread():
+        with use_one_thread():
             done = list(executor.run(jobs.values()))
         after = {c: states[c].me for c in states}
         if self.exports:

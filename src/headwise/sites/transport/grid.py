@@ -91,7 +91,7 @@ class Simulation:
         self._over = threading.Event()
         self._handed = Queue[Grid | None]()
         self._why = "it stopped"
-        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread = threading.Thread(target=self._run_nodes, daemon=True)
         self._thread.start()
         grid = self._handed.get()
         if grid is None:
@@ -101,7 +101,7 @@ class Simulation:
             time.sleep(POLL_SECONDS)
         self._nodes = sorted(self._transport.nodes())
 
-    def _live(self) -> None:
+    def _run_nodes(self) -> None:
         from flwr.simulation import run_simulation
 
         server = ServerApp()

@@ -212,7 +212,7 @@ def check_app(fab: bytes) -> None:
 def wait_until_free(option: str, host: str, port: int) -> None:
     """Wait for a port that was used until just now; refuse one that somebody else keeps."""
     until = time.monotonic() + PORT_SECONDS
-    while why := _why_taken(host, port):
+    while why := _explain_taken(host, port):
         if time.monotonic() > until:
             holder = _find_holder(port)
             reason = f"it can't be used ({why}):"
@@ -230,7 +230,7 @@ def is_listening(host: str, port: int) -> bool:
     return True
 
 
-def _why_taken(host: str, port: int) -> str | None:
+def _explain_taken(host: str, port: int) -> str | None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
