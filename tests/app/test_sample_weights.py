@@ -164,6 +164,20 @@ def test_a_method_of_ones_own_that_ignores_weights_is_refused(tmp_path: Path) ->
         fit(CLIENTS, tmp_path / "run", method=str(tmp_path / "careless.py"), sample_weight=WEIGHTS)
 
 
+@pytest.mark.parametrize("option", [{"class_weights": "balanced"}, {"label_smoothing": 0.1}])
+def test_options_of_the_loss_are_refused_where_a_method_would_ignore_them(
+    tmp_path: Path, option: dict[str, Any]
+) -> None:
+    (tmp_path / "careless.py").write_text(OWN_METHOD)
+    [(name, value)] = option.items()
+    for method in ("fedlc", "fedem", str(tmp_path / "careless.py")):
+        with pytest.raises(ConfigError, match=f"train.{name} is {value!r}, but .* has a loss of its own"):
+            fit(CLIENTS, tmp_path / "refused", method=method, train=option)
+        assert not (tmp_path / "refused").exists()
+    for method in ("fedavg", "moon", "fedkd"):
+        assert fit(CLIENTS, tmp_path / method, method=method, train=option).complete
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [

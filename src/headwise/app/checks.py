@@ -202,7 +202,23 @@ def check_weights(plan: Plan) -> None:
         raise ConfigError(f"{OWN_LOSS}.")
 
 
-def _rehearse(plan: Plan, weights: Tensor) -> list[bytes | None]:
+def check_loss(plan: Plan) -> None:
+    """Raise if the method has a loss of its own, which would ignore the options of the task's."""
+    train = plan.experiment.train
+    weights = train.class_weights if isinstance(train.class_weights, str | None) else list(train.class_weights)
+    changed = {"class_weights": weights, "label_smoothing": train.label_smoothing or None}
+    changed = {name: value for name, value in changed.items() if value is not None}
+    if not changed or plan.data.reported_labels is not None:
+        return
+    plain = [replace(train, class_weights=None, label_smoothing=smoothing) for smoothing in (0.0, 0.5)]
+    ends = [_rehearse(plan.with_settings(train=options), None) for options in plain]
+    if ends[0] == ends[1]:
+        name, value = next(iter(changed.items()))
+        own = f"but {plan.experiment.method.name} has a loss of its own, which would ignore it"
+        raise ConfigError(f"train.{name} is {value!r}, {own}: choose another method, or leave it out.")
+
+
+def _rehearse(plan: Plan, weights: Tensor | None) -> list[bytes | None]:
     """What a few clients send and keep in two rounds on some of the samples, with these weights."""
     data = plan.data
     count = max(2, len(plan.models))
@@ -215,7 +231,7 @@ def _rehearse(plan: Plan, weights: Tensor) -> list[bytes | None]:
         ends=np.cumsum([(n, 0, 1) for n in kept]).reshape(-1, 3),
         names=(),
         absent=frozenset(),
-        weight=torch.cat([weights[[*range(n), n - 1]] for n in kept]),
+        weight=None if weights is None else torch.cat([weights[[*range(n), n - 1]] for n in kept]),
     )
     train = replace(plan.experiment.train, epochs=1, steps=None, drop_last=False)
     small = replace(plan, data=few).with_settings(train=train).for_rehearsal()

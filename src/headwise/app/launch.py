@@ -34,7 +34,7 @@ from ..runs.store import EARLY, LINES, Diagnostics, RunStore, mend_partition, ne
 from ..settings.choices import OWN
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from .checks import check_augment, check_weights
+from .checks import check_augment, check_loss, check_weights
 from .code import add_code, check_unchanged, collect_code, is_changed, store_code
 from .continue_from import start_states
 from .inputs import (
@@ -108,6 +108,7 @@ def run(
         _ = plan.trace  # a bad file is refused before there is a run
         check_augment(plan)
         check_weights(plan)
+        check_loss(plan)
         spent = {"privacy": costs} if (costs := account(plan)) else {}
         manifest = (
             describe(with_relative_paths(experiment.to_plain(), folder), dump(summary), data_dir.absolute()) | spent
