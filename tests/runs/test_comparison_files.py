@@ -21,14 +21,20 @@ def listing(*runs: str) -> dict[str, Any]:
     return {"methods": [{"method": "mine.py", "runs": [{"run": run} for run in runs]}]}
 
 
+def cell(*runs: Any, settings: Any = None) -> dict[str, Any]:
+    return {"grid": [{"method": "fedavg", "federation": {}, "settings": settings or {}, "runs": runs}]}
+
+
 def test_listed_runs_are_those_in_the_folder_wherever_it_was(tmp_path: Path) -> None:
     write(tmp_path / "out", listing("elsewhere/out/a", "/etc/b"))
-    assert read_comparison(tmp_path / "out") == dict.fromkeys(
-        (tmp_path / "out" / "a", tmp_path / "out" / "b"), "mine.py"
-    )
-    write(tmp_path / "out", {"grid": [{"method": "fedavg", "runs": ["x/out/lr/a"]}]})
-    assert read_comparison(tmp_path / "out") == {tmp_path / "out" / "lr" / "a": "fedavg"}
-    assert read_comparison(tmp_path) == {}
+    [row] = read_comparison(tmp_path / "out")
+    assert row == ("mine.py", [tmp_path / "out" / "a", tmp_path / "out" / "b"], None)
+    write(tmp_path / "out", cell("x/out/lr/a", settings={"lr": 0.1}))
+    [row] = read_comparison(tmp_path / "out")
+    assert (row.method, row.runs) == ("fedavg", [tmp_path / "out" / "lr" / "a"])
+    assert row.cell is not None
+    assert row.cell["settings"] == {"lr": 0.1}
+    assert read_comparison(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -41,9 +47,12 @@ def test_listed_runs_are_those_in_the_folder_wherever_it_was(tmp_path: Path) -> 
         {"methods": 3},
         {"methods": [{"method": "m"}]},
         {"methods": [{"method": 3, "runs": []}]},
-        {"grid": [{"method": "m", "runs": [3]}]},
-        {"grid": [{"method": "m", "runs": ["../.."]}]},
-        {"grid": [{"method": "m", "runs": ["x/../../y"]}]},
+        {"grid": [{"method": "m", "runs": ["x/out/lr/a"]}]},
+        cell(3),
+        cell(),
+        cell("../.."),
+        cell("x/../../y"),
+        cell("x/out/lr/a", settings={"lr": [0.1]}),
         listing(".."),
         listing(""),
         listing("/"),

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk.files import read_json, write_bytes, write_json
+from ..disk.files import write_bytes, write_json
 from ..disk.paths import folder_name
 from ..engine.events import Observer
-from ..errors import ConfigError, RunError, capitalize
+from ..errors import ConfigError, capitalize
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
 from ..report.page import Captioned, write_page
 from ..report.results import Line, Setting, name_row
 from ..report.tables import Table, TableStyle, format_captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
+from ..runs.comparison import COMPARISON, read_comparison
 from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
 from ..settings.experiment import Experiment, with_settings
@@ -221,20 +222,11 @@ def _join(folder: Path, done: Mapping[tuple[Point, Point, str], Sequence[Run]], 
 
 def read_grid(folder: Path) -> Comparison | None:
     """The comparison in the folder of a grid, from its runs; None if there is no grid."""
-    path = folder / "comparison.json"
-    content = read_json(path) if path.is_file() else None
-    if not isinstance(content, dict) or "grid" not in content:
-        return None
-    done: dict[tuple[Point, Point, str], list[Run]] = {}
-    try:
-        for cell in content["grid"]:
-            federation, point = (tuple(cell[name].items()) for name in ("federation", "settings"))
-            runs = [folder / run.parent.name / run.name for run in map(Path, cell["runs"])]
-            if not runs or any(run.resolve().parent.parent != folder.resolve() for run in runs):
-                raise ValueError("a run is elsewhere")
-            done[federation, point, str(cell["method"])] = [Run(run) for run in runs]
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise RunError(f"{path} is damaged: it does not say which runs belong to its grid.") from None
+    done = {
+        (tuple(row.cell["federation"].items()), tuple(row.cell["settings"].items()), row.method): [*map(Run, row.runs)]
+        for row in read_comparison(folder)
+        if row.cell is not None
+    }
     if not done:
         return None
     points = {point for _, point, _ in done}
@@ -249,7 +241,7 @@ def _line_name(cell: GridCell) -> str:
 
 
 def _write(comparison: Comparison) -> None:
-    write_json(comparison.out / "comparison.json", comparison.to_plain())
+    write_json(comparison.out / COMPARISON, comparison.to_plain())
     overview = comparison.overview()
     tried = comparison.tabulate_tried()
     tables = [each for each in (overview, *tried) if each]

@@ -248,7 +248,7 @@ def select_runs(folder: Path, left_out: list[str]) -> list[Run]:
 
 
 def _select_listed(home: Path, runs: Sequence[Run], left_out: list[str]) -> list[Run]:
-    listed = read_comparison(home)
+    listed = {path for row in read_comparison(home) for path in row.runs}
     own = [run for run in runs if run.path in listed]
     selected = [run for run in own if _state_of(run) != "unfinished"]
     codes: dict[str, set[str]] = {}
@@ -377,7 +377,7 @@ def _read_names(runs: Iterable[Run]) -> dict[Path, str]:
     """What each run's method is called: as typed for the comparison that lists the run, else by its name or file."""
     every = [*runs]
     homes = {home for run in every for home in (run.path.parent, run.path.parent.parent)}  # a grid has folders between
-    names = {path: name for home in homes for path, name in read_comparison(home).items()}
+    names = {path: row.method for home in homes for row in read_comparison(home) for path in row.runs}
     return {run.path: names.get(run.path) or _name_of_method(run) for run in every}
 
 

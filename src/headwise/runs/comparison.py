@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..disk.files import read_json
 from ..disk.paths import is_text
@@ -11,41 +11,44 @@ from ..errors import RunError
 from .files import check, judge_of
 
 COMPARISON = "comparison.json"
+_POINT = {str: str | float | int | None}
 SHAPE = judge_of({
     "methods?": [{"method": str, "runs": [{"run": str}]}],
-    "grid?": [{"method": str, "runs": [str]}],
+    "grid?": [{"method": str, "federation": _POINT, "settings": _POINT, "runs": [str]}],
 })  # fmt: skip
 
 
-def read_comparison(folder: Path) -> dict[Path, str]:
-    """The name of each listed run's row, by the run's folder; empty without a comparison.
+class ListedRow(NamedTuple):
+    """A method of the comparison, or one cell of its grid."""
+
+    method: str
+    runs: list[Path]
+    """folders"""
+    cell: dict[str, Any] | None = None
+    """its entry in the grid, if there is one"""
+
+
+def read_comparison(folder: Path) -> list[ListedRow]:
+    """The rows of the folder's comparison; empty without one.
 
     Paths are those of the day it was written: only their last parts count, since people move folders.
     """
     path = folder / COMPARISON
     if not path.is_file():
-        return {}
-    content = _read(path)
-    names: dict[Path, str] = {}
-    for row in content.get("methods", []):
-        names |= {folder / Path(run["run"]).name: row["method"] for run in row["runs"]}
-    for cell in content.get("grid", []):
-        runs = [Path(run) for run in cell["runs"]]
-        names |= {folder / run.parent.name / run.name: cell["method"] for run in runs}
-    if not names or not all(is_text(name) and _is_inside(run, folder) for run, name in names.items()):
-        raise RunError(f"{path} is damaged: it does not say which runs belong to the comparison.")
-    return names
-
-
-def holds_grid(folder: Path) -> bool:
-    path = folder / COMPARISON
-    return path.is_file() and "grid" in _read(path)
-
-
-def _read(path: Path) -> dict[str, Any]:
+        return []
     content = read_json(path)
     check(content, SHAPE, path)
-    return content
+    rows = [
+        ListedRow(row["method"], [folder / Path(run["run"]).name for run in row["runs"]])
+        for row in content.get("methods", [])
+    ]
+    for cell in content.get("grid", []):
+        runs = [folder / run.parent.name / run.name for run in map(Path, cell["runs"])]
+        rows.append(ListedRow(cell["method"], runs, cell))
+    inside = all(_is_inside(run, folder) for row in rows for run in row.runs)
+    if not inside or not rows or not all(row.runs and is_text(row.method) for row in rows):
+        raise RunError(f"{path} is damaged: it does not say which runs belong to the comparison.")
+    return rows
 
 
 def _is_inside(run: Path, folder: Path) -> bool:

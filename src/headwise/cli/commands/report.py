@@ -58,13 +58,13 @@ def command(
     from ...report.page import write_page
     from ...report.results import collect, select_runs
     from ...report.tables import TableStyle, format_captioned, format_tables
-    from ...runs.comparison import holds_grid
+    from ...runs.comparison import read_comparison
 
     damaged: list[str] = []
     lines: list[object] = []
     left_out: list[str] = []
     grid = None
-    if len(runs) == 1 and holds_grid(runs[0]):
+    if len(runs) == 1 and any(row.cell is not None for row in read_comparison(runs[0])):
         from ...app.compare import read_grid  # which imports torch
 
         select_runs(runs[0], left_out)
