@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,16 @@ def test_the_first_trial_has_the_settings_of_the_experiment(uninterrupted: tunin
     assert uninterrupted.start["settings"] == {"train.lr": 0.05, "method.mu": 0.01}
     assert uninterrupted.best["score"] >= uninterrupted.start["score"]
     assert uninterrupted.words()[0].startswith("Best on validation samples: ")
+
+
+def test_trials_wait_for_no_disk_but_runs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(os.readlink(f"/proc/self/fd/{number}")))
+    tune(small(rounds=1), trials=1, out=tmp_path / "tune")
+    hw.run(small(rounds=1), tmp_path / "run")
+    folders = [Path(name).relative_to(tmp_path).parts[:2] for name in flushed if name.startswith(str(tmp_path))]
+    assert ("tune", "trial-000") not in folders
+    assert {folder[0] for folder in folders} == {"tune", "run"}
 
 
 def test_a_search_that_is_killed_ends_the_same(uninterrupted: tuning.Tuning, tmp_path: Path) -> None:

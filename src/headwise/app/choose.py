@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..disk.files import make_folder, read_json, write_bytes, write_json
+from ..disk.files import make_folder, read_json, without_flushing, write_bytes, write_json
 from ..disk.paths import folder_name
 from ..engine.events import Event, RoundEnded
 from ..errors import ConfigError, HeadwiseError, RunError, pluralize
@@ -331,7 +331,7 @@ class _Race:
             if isinstance(event, RoundEnded) and self.left < 0:
                 raise BudgetSpentError
 
-        with self.watch(f"{entry.name}, draw {experiment.data_seed}") as observers:
+        with self.watch(f"{entry.name}, draw {experiment.data_seed}") as observers, without_flushing():
             observers = [*observers, stop_in_time]
             again = f"choose again into {self.folder}"
             return run_to_end(experiment, folder, again, data_dir=self.data_dir, observers=observers)

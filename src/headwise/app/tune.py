@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ..disk.files import make_folder, read_json, write_bytes, write_json
+from ..disk.files import make_folder, read_json, without_flushing, write_bytes, write_json
 from ..disk.jsontext import leaves, to_toml
 from ..engine.events import Event, Observer, RoundEnded
 from ..errors import ConfigError, RunError, explain_missing
@@ -243,7 +243,7 @@ def tune(
     while trial := search.next_trial(limit):
         settings = {d.name: d.suggest(trial) for d in search.space}
         folder = search.folder / f"trial-{trial.number:03d}"
-        with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge:
+        with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge, without_flushing():
             judge.catch_up(folder)
             experiment = _with_settings(search.base, settings)
             again = f"tune again into {search.folder}"

@@ -12,6 +12,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,26 @@ from .paths import draft_of, follow_links
 
 DEPTH = 50
 """how deep a file may nest lists: writing deeper ones again would hit Python's recursion limit"""
+_flushes: ContextVar[bool] = ContextVar("_flushes", default=True)
+
+
+@contextmanager
+def without_flushing() -> Iterator[None]:
+    """For files that a power cut may destroy: the system decides when they reach the disk.
+
+    Flushing takes most of the time of a short run. A process that is killed loses nothing either way.
+    """
+    token = _flushes.set(False)
+    try:
+        yield
+    finally:
+        _flushes.reset(token)
+
+
+def flush(number: int) -> None:
+    """Wait until what was written to this open file is on the disk."""
+    if _flushes.get():
+        os.fsync(number)
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False, parents: bool = False) -> None:
@@ -74,7 +95,7 @@ def replace_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
             with open(temporary, "wb", opener=partial(os.open, mode=0o600) if private else None) as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                flush(file.fileno())
             temporary.replace(target)
             _flush_folder(target.parent)
         except BaseException:
@@ -86,7 +107,7 @@ def _flush_folder(folder: Path) -> None:
     """A rename survives a power cut only if its folder is flushed too."""
     number = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(number)
+        flush(number)
     finally:
         os.close(number)
 
@@ -100,7 +121,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with explain_write_errors(path), path.open("ab") as file:
         file.write(b"".join(to_json(row).encode() + b"\n" for row in rows))
         file.flush()
-        os.fsync(file.fileno())
+        flush(file.fileno())
 
 
 def read_bytes(path: Path, absent: bytes | None = None) -> bytes:

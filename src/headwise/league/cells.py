@@ -24,7 +24,7 @@ from ..app.launch import InterruptedRunError, run_to_end
 from ..app.registry import find, make, resolve_all
 from ..app.tune import tune
 from ..data.sources.own import Own
-from ..disk.files import digest, from_json, make_folder, read_bytes, read_json, write_json
+from ..disk.files import digest, from_json, make_folder, read_bytes, read_json, without_flushing, write_json
 from ..disk.jsontext import csv_cell, to_json
 from ..disk.paths import folder_name
 from ..errors import ConfigError, HeadwiseError, RunError, nearest
@@ -281,7 +281,8 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         settings = find_tuned_settings(cell, folder, data_dir) if cell.setting == "tuned" else {}
         experiment = with_settings(resolve_all(cell.federation.experiment(cell.method, cell.draw)), settings)
         began = time.process_time()
-        run = run_to_end(experiment, place, "repeat the command", data_dir=data_dir)
+        with without_flushing():
+            run = run_to_end(experiment, place, "repeat the command", data_dir=data_dir)
         result = Result(**about, settings=settings, **measure(run, experiment, time.process_time() - began))
     except InterruptedRunError:
         raise

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from ..contract.method import RecordTypes
-from ..disk.files import checksum, explain_write_errors, from_json, read_bytes, write_bytes
+from ..disk.files import checksum, explain_write_errors, flush, from_json, read_bytes, write_bytes
 from ..engine.client.state import States
 from ..engine.events import Progress
 from ..errors import RunError
@@ -93,7 +93,7 @@ class Slots:
         """Make everything written survive a power cut."""
         for size in self._unflushed:
             with explain_write_errors(self._path(size)):
-                os.fsync(self._file(size, WRITING))
+                flush(self._file(size, WRITING))
         self._unflushed.clear()
 
     def close(self) -> None:
