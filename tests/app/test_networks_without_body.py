@@ -6,10 +6,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import headwise as hw
 from headwise.app import registry
 from headwise.app.prepare import prepare
+from headwise.cli import cli
 from headwise.errors import ConfigError
 from headwise.settings.names import list_names
 
@@ -53,3 +55,11 @@ def test_a_comparison_goes_on_and_tells(tmp_path: Path) -> None:
 def test_a_network_with_a_body_is_no_matter(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     prepare(hw.Experiment(method="fedper", data=DATA, partition="natural", model="mlp:4"), tmp_path)
     assert "shares nothing" not in caplog.text
+
+
+def test_a_comparison_warns_once_of_each_method(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arguments = ["compare", "fedrep", "fedper", "--model", "linear", "--rounds", "1", "--clients", "4", "--draws", "2"]
+    result = CliRunner().invoke(cli, [*arguments, "--set", "fraction=0.1", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert [r.getMessage().split()[9] for r in caplog.records] == ["fedrep", "fedper"]
+    assert not logging.getLogger("headwise").filters

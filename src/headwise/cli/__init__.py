@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -88,6 +91,27 @@ def _version(ctx: click.Context, param: click.Parameter, is_given: bool) -> None
 def cli(ctx: click.Context, traceback: bool) -> None:
     """Personalized federated learning: one good model per client."""
     ctx.ensure_object(GlobalOptions).traceback = traceback
+    ctx.with_resource(_warn_once())
+
+
+@contextmanager
+def _warn_once() -> Iterator[None]:
+    """Print a warning once, however many runs of a comparison or a search have it."""
+    printed: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if text in printed:
+            return False
+        printed.add(text)
+        return True
+
+    log = logging.getLogger("headwise")
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 def main(args: list[str] | None = None) -> Any:
