@@ -53,8 +53,8 @@ def tables(standings: Standings, results: list[Result]) -> str:
     parts = [
         "## All federations",
         "\n".join(f"- {sentence}" for sentence in standings.words()),
-        "*near the best*: federations in which the method can't be told from the best. *against*: wins, undecided, "
-        "losses by the 95 % interval of the difference.",
+        "*near the best*: federations in which the method can't be told apart from the best. *against*: wins, "
+        "undecided, losses by the 95 % interval of the difference.",
         markdown(standings.overview()),
         "## Which kind of federation favours which family",
         "Median lead over local training of each family's methods, in points; in brackets, how many methods.",
@@ -66,7 +66,7 @@ def tables(standings: Standings, results: list[Result]) -> str:
             f"## {group.name}: {first.kind}",
             f"{first.clients} clients, {first.samples:g} training samples (median) of {first.classes:g} classes; "
             f"draws: {len(group.draws)}; guessing gives {100 * (first.floor or 0):.1f} %. A star marks what can't be "
-            f"told from the best.",
+            f"told apart from the best.",
             markdown(federation_table(group)),
         ]
     return "\n\n".join([*parts, "## What is not run", *missing(results)])

@@ -153,7 +153,7 @@ class Cells:
         return dict(zip(self.scores, near.mean(0).tolist(), strict=True))
 
     def not_worse_than_best(self, equal: float = EQUAL) -> list[str]:
-        """The methods that can't be told from the best one, which is the first.
+        """The methods that can't be told apart from the best one, which is the first.
 
         A method is told from it if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
         """

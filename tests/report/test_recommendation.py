@@ -40,7 +40,7 @@ def test_words_are_about_all_where_all_ran_on_all_draws(tmp_path: Path) -> None:
 
 
 def test_local_training_is_taken_where_nothing_shows_that_learning_together_pays(tmp_path: Path) -> None:
-    """The answer was another method, which could not be told from local training."""
+    """The answer was another method, which could not be told apart from local training."""
     scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
     answer = recommend(tmp_path, scores)
     assert answer.near == ["pfedfda", "standalone"]

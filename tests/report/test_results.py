@@ -183,7 +183,7 @@ def test_who_is_near_is_told_by_the_samples_that_decide(tmp_path: Path) -> None:
             make_run(tmp_path / f"{method}{draw}", method, draw, **more)
     text = " ".join(describe_results(collect([tmp_path])[0]))
     assert "Next is fedper with 62.0 % (pre) on test samples: fedah is ahead by 20.0 points" in text
-    assert "Can't be told from fedah on validation samples: fedper." in text
+    assert "Can't be told apart from fedah on validation samples: fedper." in text
 
 
 def test_a_run_says_which_round_validation_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +218,7 @@ def test_words_doubt_a_lead_that_another_draw_may_reverse(tmp_path: Path) -> Non
     text = " ".join(describe_results(setting))
     assert "fedrep is ahead by 3.0 points (-12.5 to +18.5 over 3 draws), which may be chance." in text
     assert "would tell" not in text, "one sentence says how many draws to run"
-    assert "Can't be told from fedrep: fedper." in text
+    assert "Can't be told apart from fedrep: fedper." in text
     assert "Intervals over 3 draws are wide and say little: run 5 or more" in text
 
 
@@ -240,13 +240,13 @@ def test_draws_that_divide_the_data_in_the_same_way_are_seeds(tmp_path: Path) ->
 
 
 def test_words_do_not_send_clients_away_from_what_may_be_best(tmp_path: Path) -> None:
-    """Local training can't be better than a method that can't be told from the best one."""
+    """Local training can't be better than a method that can't be told apart from the best one."""
     for draw, (one, other, local) in enumerate(((0.80, 0.70, 0.75), (0.90, 0.92, 0.89), (0.85, 0.84, 0.85))):
         make_run(tmp_path / f"a{draw}", "fedrep", draw, end=one, data_seed=draw)
         make_run(tmp_path / f"b{draw}", "fedavg", draw, end=other, data_seed=draw)
         make_run(tmp_path / f"c{draw}", "standalone", draw, end=local, data_seed=draw)
     text = " ".join(describe_results(collect([tmp_path])[0]))
-    assert "Can't be told from fedrep: standalone, fedavg." in text
+    assert "Can't be told apart from fedrep: standalone, fedavg." in text
     assert "Behind local training, which may be chance: fedavg (82.0 %, pre)." in text
     assert "better off" not in text
 

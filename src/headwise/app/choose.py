@@ -369,7 +369,7 @@ class _Race:
         return weigh_clients_equally(cells)
 
     def list_near(self, names: Sequence[str], draws: Sequence[int]) -> list[str]:
-        """Those that can't be told from the best, best first."""
+        """Those that can't be told apart from the best, best first."""
         cells = self.cells(names, draws)
         return cells.not_worse_than_best(practical_equality(cells, self.metric))
 

@@ -85,7 +85,7 @@ class Group:
 
     @cached_property
     def near(self) -> list[str]:
-        """Those that can't be told from the best, which is the first."""
+        """Those that can't be told apart from the best, which is the first."""
         return self.cells.not_worse_than_best(EQUAL)
 
     def lead(self, name: str, other: str) -> Interval | None:
@@ -120,7 +120,7 @@ class Standing:
     regret: float
     """mean distance to the best of each federation"""
     near_best: int
-    """federations in which it can't be told from the best"""
+    """federations in which it can't be told apart from the best"""
     against: dict[str, tuple[int, int, int]]
     """by rival: wins, undecided, losses"""
     p_values: dict[str, float]

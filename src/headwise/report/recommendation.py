@@ -75,7 +75,7 @@ class Recommendation:
 
     @cached_property
     def near(self) -> list[str]:
-        """The lines that can't be told from the best, which is the first.
+        """The lines that can't be told apart from the best, which is the first.
 
         Whether local training is behind was asked before any run, so it is judged by its own interval, without Holm.
         """
@@ -94,7 +94,7 @@ class Recommendation:
 
     @cached_property
     def pick(self) -> str:
-        """Local training if it can't be told from the best: learning together must show that it pays.
+        """Local training if it can't be told apart from the best: learning together must show that it pays.
 
         Else the simplest of those level with the best: one model for everybody, then least traffic.
         """
@@ -128,7 +128,7 @@ class Recommendation:
 
     @cached_property
     def for_traffic(self) -> str:
-        """What sends least among those that can't be told from the best."""
+        """What sends least among those that can't be told apart from the best."""
         return min(self.near, key=self.traffic)
 
     @property

@@ -147,7 +147,7 @@ class TableStyle:
 
 
 def to_latex(setting: Setting, style: TableStyle) -> str:
-    """For the LaTeX package booktabs: the best scores, and those that can't be told from the best, are bold."""
+    """For the LaTeX package booktabs: the best scores, and those that can't be told apart from the best, are bold."""
     lines = setting.table_lines
     head, rows = tabulate_results(lines, setting.floor)
     bold = {(row, column) for column in (1, 2) for row in _best_rows(setting, lines, rows, column)}
@@ -230,7 +230,7 @@ def _name_in_paper(line: Line, names: Mapping[str, str], with_file: bool = False
 
 
 def _best_rows(setting: Setting, lines: Sequence[Line], rows: list[list[str]], column: int) -> set[int]:
-    """The best value of a column; in that of the ranking, with all that can't be told from it."""
+    """The best value of a column; in that of the ranking, with all that can't be told apart from it."""
     values = {r: _value(rows[r][column]) for r in range(len(lines)) if rows[r][column]}
     if not values:
         return set()

@@ -108,7 +108,7 @@ def _is_ahead(setting: Setting, one: Line, other: Line) -> bool:
 
 
 def _names_near(setting: Setting, best: Line) -> list[str]:
-    """Who can't be told from the best line over the draws; empty if there is only one draw."""
+    """Who can't be told apart from the best line over the draws; empty if there is only one draw."""
     lines = [line for line in setting.ranking if line.moment == best.moment]
     cells = setting.cells(lines, "val" if _is_judged(setting) else "test") if len(lines) > 1 else None
     if cells is None or cells.draws == 1:
@@ -117,9 +117,9 @@ def _names_near(setting: Setting, best: Line) -> list[str]:
 
 
 def _list_near(setting: Setting, near: Sequence[str], best: Line) -> list[str]:
-    """Who can't be told from the best line, and how much the draws can tell."""
+    """Who can't be told apart from the best line, and how much the draws can tell."""
     where = " on validation samples" * _is_judged(setting)
-    sentences = [f"Can't be told from {best.name}{where}: {', '.join(near)}."] if near else []
+    sentences = [f"Can't be told apart from {best.name}{where}: {', '.join(near)}."] if near else []
     few = f"Intervals over {setting.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."
     return [*sentences, few] if len(setting.ranking) > 1 and 1 < setting.draws < FEW else sentences
 
