@@ -148,7 +148,7 @@ def test_resuming_after_an_edit_is_refused_with_the_difference(kind: str, here: 
         hw.resume("run")
     how = "resume it --with-new-code, or start a new run"
     name = Path(FILES[kind]).name
-    assert str(error.value) == f"run was run with other code: {name} changed since: {how}."
+    assert str(error.value) == f"run was run with other code ({name} has changed since): {how}."
     (note,) = error.value.__notes__
     assert note.startswith(f"--- {name} (of the run)")
     assert any(line.startswith("+") for line in note.splitlines()[2:])
@@ -268,7 +268,7 @@ def test_an_edited_metric_measures_again_or_is_refused(metric: Path) -> None:
     metric.write_text(METRIC.replace("0.25", "0.125"))
     forget_metrics()
     assert last(hw.compare(own, ["fedavg"], 1, "out")) == 0.125
-    with pytest.raises(CodeChangedError, match=r"own_metric\.py changed since"):
+    with pytest.raises(CodeChangedError, match=r"own_metric\.py has changed since"):
         hw.resume("run")
 
 
@@ -285,7 +285,7 @@ def test_models_of_a_run_with_edited_code_come_with_a_warning(here: Path, caplog
     hw.run(experiment("method", rounds=1), "run")
     edit("method")
     _ = hw.Run("run").model(0)
-    assert "fed_avg.py changed since" in caplog.text
+    assert "fed_avg.py has changed since" in caplog.text
 
 
 def test_an_edited_data_file_is_refused_or_runs_again(here: Path) -> None:

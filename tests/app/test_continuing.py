@@ -69,7 +69,10 @@ def test_an_interrupted_run_is_finished(tmp_path: Path) -> None:
         (lambda run, out: hw.fit(CLIENTS, start=out / "none", out=out), "there is no such folder"),
         (lambda run, out: run.resume(0, out=out), "rounds is 0, but must be from 1"),
         (lambda run, out: run.resume(lr=0.1), "rounds is missing"),
-        (lambda run, out: run.resume(2, out=out, split="6:2:2"), "split is a setting of the data, which stay"),
+        (
+            lambda run, out: run.resume(2, out=out, split="6:2:2"),
+            "split is a setting of the data, which can't change here",
+        ),
         (lambda run, out: run.resume(2, out=out, random_state=1), "random_state is not a setting: did you mean 'seed'"),
         (lambda run, out: hw.fit(CLIENTS, n_jobs=2, out=out), "n_jobs is not a setting: did you mean 'workers'"),
     ],

@@ -109,7 +109,7 @@ def test_settings_have_the_names_that_people_know(tmp_path: Path) -> None:
 def test_stopping_on_test_scores_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headwise"):
         hw.fit(CLIENTS, rounds=1, patience=2, out=tmp_path / "run")
-        assert "no validation samples: the run stops on its test scores" in caplog.text
+        assert "no validation samples: the run stops by its test scores" in caplog.text
         caplog.clear()
         hw.fit(CLIENTS, rounds=1, patience=2, split={"by": "ratio", "ratio": "6:2:2"}, out=tmp_path / "other")
         assert "no validation samples" not in caplog.text

@@ -100,8 +100,8 @@ def test_a_session_has_its_own_functions(tmp_path: Path, monkeypatch: pytest.Mon
          "shape [8, 3], as it was given."),
         (own_changes.a_list, "which returned x as a list, but must return"),
         (own_changes.broken, "train.augment is 'own_changes:broken', which failed on a batch: ZeroDivisionError: oh."),
-        (own_changes.careless, "which gives another batch when called again: draw from the generator that it is "
-         "given."),
+        (own_changes.careless, "which returns another batch when called again: draw only from the generator that it "
+         "gets."),
     ],
 )  # fmt: skip
 def test_a_bad_function_is_one_sentence(tmp_path: Path, name: Any, said: str) -> None:

@@ -24,7 +24,7 @@ PYTHON = sys.executable
 
 def test_help_of_compare_does_not_contradict_itself(headwise: Headwise) -> None:
     said = " ".join(headwise("compare", "--help").out.split())
-    assert "folder for the results; new, or that of the same comparison to continue" in said
+    assert "folder for the results; new, or the same comparison's to continue it" in said
     assert "folder for the results; it must be new" in " ".join(headwise("run", "--help").out.split())
 
 
@@ -52,7 +52,7 @@ def test_version(headwise: Headwise) -> None:
     code, said, _ = headwise("--version")
     version, kernels = said.splitlines()
     assert (code, version) == (0, f"headwise, version {hw.__version__}")
-    assert re.fullmatch("kernels of chains: (native, [a-z0-9]+|torch: .+)", kernels)
+    assert re.fullmatch("kernels: (native, [a-z0-9]+|torch: .+)", kernels)
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,9 @@ def test_init_looks_at_all_kinds_of_data(
         np.savez(tmp_path / "arrays" / f"{name}.npz", **parts)
     call(capsys, "data", "init", "arrays", "-o", "arrays.toml")
     assert 'by = "files"' in (tmp_path / "arrays.toml").read_text()
-    with pytest.raises(ConfigError, match="split is '6:2:2', but the data say already which samples are for training"):
+    with pytest.raises(
+        ConfigError, match="split is '6:2:2', but the data already defines which samples are for training"
+    ):
         divide(Experiment(data="arrays.toml", split="6:2:2"), tmp_path)
     for client in ("ann", "bob"):
         for k in range(4):

@@ -57,7 +57,7 @@ def test_one_client_is_one(headwise: Headwise, here: Path) -> None:
 def test_the_floor_of_labels_is_not_a_most_frequent_class(here: Path, headwise: Headwise) -> None:
     labels = np.stack([Y, np.arange(40) % 4 == 0], 1).astype(int)
     hw.fit({"va": (X, labels), "rome": (X, labels)}, rounds=1, out="run", evaluate={"metric": "accuracy"})
-    assert "(a model without inputs)" in headwise("resume", "run").out
+    assert "(each client's best constant prediction)" in headwise("resume", "run").out
     assert "dummy floor" in headwise("report", "run", "--table", "markdown").out
 
 

@@ -148,7 +148,7 @@ def test_a_run_is_judged_by_what_it_names(tmp_path: Path, capsys: pytest.Capture
         main(["resume", str(run.path)])
     said = capsys.readouterr().out
     assert "metric AUC" in said
-    assert "floor  0.5000 (a model without inputs)" in said
+    assert "floor  0.5000 (each client's best constant prediction)" in said
 
 
 def test_a_client_with_one_class_has_no_auc(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which settings fit the method, the task, the data and each other, and the sentence for those that don't."""
+"""Checks that settings fit the method, the task, the data and each other."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def check_training(experiment: Experiment, method: Method[Any, Any, Any, Any], t
 
 
 def check_augment(plan: Plan) -> None:
-    """Raise unless each function works, and the same draws give the same batch: otherwise no run could be repeated."""
+    """Raise unless each function works and returns the same batch for the same draws, as a repeatable run needs."""
     own = [a for a in plan.experiment.train.augment if not a.is_built_in]
     if not own or plan.data.reported_labels is not None:
         return
@@ -118,7 +118,7 @@ def check_augment(plan: Plan) -> None:
             why = f"{type(error).__name__}: {error}"
             raise ConfigError(f"train.augment is {change.title!r}, which failed on a batch: {why}.") from error
         if not (torch.equal(first, again) and torch.equal(a, b)):
-            why = "which gives another batch when called again: draw from the generator that it is given"
+            why = "which returns another batch when called again: draw only from the generator that it gets"
             raise ConfigError(f"train.augment is {change.title!r}, {why}.")
 
 
@@ -165,7 +165,7 @@ def check_models(experiment: Experiment, method: Method[Any, Any, Any, Any], mod
 def describe_sharing(
     experiment: Experiment, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]
 ) -> str | None:
-    """The sentence for a network of which clients get nothing; it is no error, so that a comparison can go on."""
+    """A warning if clients share nothing of the network; not an error, so that a comparison can continue."""
     bare = _find_bare(experiment, models)
     if not bare or method.without_body != "alone":
         return None

@@ -1,8 +1,8 @@
-"""Which method for this data: a race on validation samples within a budget, whose answer is in words.
+"""Finds the method that suits this data: a race on validation samples within a time budget.
 
-The yardsticks and a portfolio of methods run on a first draw; those that are clearly behind, or for which there is no
-time, drop out. What is left is tuned, and races on further draws, which decide. A race that was killed continues in its
-folder: its decisions are in choose.json, its runs beside it.
+The yardsticks and a portfolio of methods run on a first draw; those that are clearly behind, or no longer fit the
+budget, drop out. The best are tuned, and all that remain race on further draws, which decide. A race that was killed
+continues in its folder: its decisions are in choose.json, its runs next to it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ SCREENING = 0.4
 TUNING = 0.3
 """share of the budget for tuning"""
 RUNS = 30
-"""about how many runs of FedAvg's cost a race needs: fewer rounds are run where not even these fit"""
+"""about how many runs at FedAvg's cost a race needs; if these do not fit the budget, runs get fewer rounds"""
 LEAST_ROUNDS = 5
 MOST_KEPT = 8
 """methods beside the yardsticks that race on further draws"""
 TRIALS = 20
-"""settings to try of each method that is tuned"""
+"""settings to try for each method that is tuned"""
 FEW_TRIALS = 5
-"""there must be time for so many, or nothing is tuned"""
+"""trials that must fit the budget, or nothing is tuned"""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method with settings that differ from those that were given."""
+    """A method, with its changes to the given settings."""
 
     name: str
     method: str
@@ -113,9 +113,9 @@ def choose(
         base: an `Experiment`, or data as `fit` takes it; `settings` are then those of `fit`.
         budget: the time to spend, such as ``"90s"``, ``"30m"``, ``"2h"`` or a number of seconds.
         methods: what to try beside local training, FedAvg and fine-tuned FedAvg; by default, a portfolio.
-        draws: how many draws decide, at most.
-        trials: how many settings to try of the best two and of local training, at most; 0: none is tuned.
-        only_sums: only methods whose server needs no more than sums of messages, which can be masked.
+        draws: the most draws that decide.
+        trials: the most settings to try for each of the best two methods and local training; 0: none is tuned.
+        only_sums: only methods whose server needs only sums of messages, which can be masked.
         out: the folder of the race; that of an earlier one continues it.
         data_dir: the folder of public data sets.
         watch: returns observers that display the run with this title.
@@ -258,7 +258,7 @@ class _Race:
         return entries
 
     def set_rounds(self, entry: Entry) -> None:
-        """Fewer rounds than asked for, if not even a short race would fit; measured on two rounds of this entry."""
+        """Run fewer rounds if not even a short race would fit the budget; measured on two rounds of this entry."""
         if "rounds" in self.journal:
             return
         began = time.monotonic()
@@ -362,7 +362,7 @@ class _Race:
         return Setting(title_of(first.manifest["experiment"], first.metric), lines)
 
     def cells(self, names: Sequence[str], draws: Sequence[int]) -> Cells:
-        """Their validation scores, every client counting the same."""
+        """Their validation scores, with equal weights for all clients."""
         setting = self.make_setting(names, draws)
         cells = setting.cells(setting.lines, "val")
         assert cells is not None
@@ -374,7 +374,7 @@ class _Race:
         return cells.not_worse_than_best(practical_equality(cells, self.metric))
 
     def keep_best(self) -> None:
-        """The yardsticks, and of the others those that may be best, as many as there is time for on further draws."""
+        """Keep the yardsticks, and as many of the methods that may be best as further draws have time for."""
         if "kept" not in self.journal:
             near = self.list_near([*self.runs], [FIRST])
             yardsticks = [name for name in YARDSTICKS if name in self.runs]
@@ -430,7 +430,7 @@ class _Race:
         return {"name": f"{entry.name}, tuned", "method": entry.method, "settings": result.best_settings}
 
     def decide(self) -> None:
-        """Further draws for all that are left; whoever is clearly behind drops out."""
+        """Run the remaining methods on further draws; those that fall clearly behind drop out."""
         with suppress(BudgetSpentError):
             for draw in range(FIRST + 1, self.draws + 1):
                 for entry in self.kept:
@@ -482,7 +482,7 @@ class _Race:
         sentences: list[str] = []
         if self.rounds < self.base.rounds:
             cut = f"The budget allowed {self.rounds} of {pluralize(self.base.rounds, 'round')}"
-            sentences.append(f"{cut}: with all of them, the order may be another.")
+            sentences.append(f"{cut}: with all of them, the order may differ.")
         if FIRST in draws and len(draws) > 1:
             sentences.append("The draw that decided who stays in the race is among those that decided the rest.")
         if untuned := self.journal.get("untuned"):

@@ -25,7 +25,7 @@ FORM = "Name — Authors, *Title*, venue and year. https://address"
 """how the docstring of a method's file begins"""
 
 ADDRESS = ":/?#[]@!$&'()*+,;=%~"
-"""what an address keeps as it is; BibTeX passes it on to LaTeX's url command, which prints it"""
+"""characters that stay unescaped in an address; BibTeX passes it to LaTeX's url command, which prints it"""
 LARGEST = 1_000_000
 """bytes of a method's file that are read"""
 

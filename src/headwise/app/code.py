@@ -1,7 +1,7 @@
 """The code that decides a run's numbers: a user's own files, hashed and copied into the run's folder, and compared.
 
-These are the files of an own method, network, data set, partition, augmentation or metric, and the modules of the
-user's that they import. A run whose code has changed is neither reused nor continued without a word.
+These are the files of a user's method, network, data set, partition, augmentation or metric, and the user's modules
+that they import. A run whose code has changed is never silently reused or continued.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..settings.experiment import Experiment
 from ..settings.names import HOME, Kind, plugins
 
 NUMERICS = 1
-"""version of what Headwise itself computes; 1 is the first that is published, whatever changed before it. It is raised
-with an entry under *Changes results* in CHANGELOG.md, unless that is about last bits, or about a method in `REVISED`"""
+"""version of what Headwise itself computes; 1 is the first published one. It is raised with each entry under *Changes
+results* in CHANGELOG.md, unless only last bits, or a method in `REVISED`, change"""
 REVISED = {"fedgc": 1}
-"""how often each of these methods alone has changed: it counts on top, so that cells of all others stay valid"""
+"""number of changes to a single method, added to `NUMERICS`, so that the cells of all other methods stay valid"""
 FOLDER = "code"
 """of the copies, below a run's inputs"""
 _LIBRARIES = tuple(
@@ -41,7 +41,7 @@ _LIBRARIES = tuple(
     if (path := sysconfig.get_path(name)) is not None
 )
 _IMPORTED: dict[str, tuple[Any, str]] = {}
-"""of each module of the user's: its spec, which a reload replaces, and its file's hash when it was first seen"""
+"""for each of the user's modules: its spec, which a reload replaces, and its file's hash when it was first seen"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RunCode:
 
     @property
     def label(self) -> str:
-        """For the name of a cell: empty if there is nothing of the user's own, and the first numerics."""
+        """For the name of a cell: empty if no code is the user's own and numerics is 1."""
         if not self.files and not self.packages and self.numerics == 1:
             return ""
         return hash_code(self.to_plain())
@@ -104,7 +104,7 @@ def add_code(folder: Path, code: RunCode, rounds: int) -> None:
 
 
 def read_code(folder: Path, manifest: dict[str, Any]) -> list[tuple[int, RunCode]]:
-    """What ran, with the round after which it began to: one entry, or several if a run was continued with new code."""
+    """The code that ran, with the round before its first: one entry, or several if a run continued with new code."""
     entries: list[tuple[int, RunCode]] = []
     for entry in manifest.get("code") or [{"round": 0, "numerics": 1, "packages": {}, "files": {}}]:
         home = folder / INPUTS / FOLDER / _key(entry)
@@ -130,12 +130,12 @@ def difference_of(before: RunCode, now: RunCode) -> str:
 
 
 def check_unchanged(folder: Path, manifest: dict[str, Any], now: RunCode, how: str) -> None:
-    """Raise if the code is not what this run has had from its first round on; `how` ends the sentence."""
+    """Raise if this run's code has changed since its first round; `how` ends the message."""
     for _, code in read_code(folder, manifest):
         if change := difference_of(code, now):
             names = [n for n in sorted({*code.files, *now.files}) if code.files.get(n) != now.files.get(n)]
             what = ", ".join(names) or "the version of what computes its numbers"
-            error = CodeChangedError(f"{folder} was run with other code: {what} changed since: {how}.")
+            error = CodeChangedError(f"{folder} was run with other code ({what} has changed since): {how}.")
             error.add_note(change)
             raise error
 
@@ -182,7 +182,7 @@ def metric_modules() -> tuple[str, ...]:
 
 
 def _network_places(choice: Choice) -> Iterator[Any]:
-    from ..models.network import layer_classes  # imports torch, which whoever only looks need not wait for
+    from ..models.network import layer_classes  # imports torch, which a mere look at a run must not wait for
 
     if factory := choice.options.get("factory"):
         yield _place(factory)
@@ -204,7 +204,7 @@ def _place(reference: str) -> Path | str:
 
 
 def _add_file(path: Path, files: dict[Path | str, bytes]) -> None:
-    """A file, and what it imports of the user's own."""
+    """Add a file and the user's own modules that it imports."""
     path = path.resolve()
     if path in files or not path.is_file():
         return
@@ -214,7 +214,7 @@ def _add_file(path: Path, files: dict[Path | str, bytes]) -> None:
 
 
 def _add_module(name: str, files: dict[Path | str, bytes]) -> None:
-    """A module of the user's, the packages that it is in, and what these import; other modules are ignored."""
+    """Add one of the user's modules, its packages, and what these import; other modules are ignored."""
     path = _module_file(name)
     if path is None or path in files or not _is_own(path):
         return
@@ -229,7 +229,7 @@ def _add_module(name: str, files: dict[Path | str, bytes]) -> None:
 
 
 def _add_source(given: Any, files: dict[Path | str, bytes]) -> None:
-    """The source of a class or function that only this session has, as far as Python knows it."""
+    """Add the source of a class or function that only this session has, if Python knows it."""
     module = getattr(given, "__module__", "")
     if module and module not in SCRIPTS and module in sys.modules:
         _add_module(module, files)

@@ -144,13 +144,13 @@ def compare(
             a data.toml.
         methods: names with options, such as ``"fedrep:head_epochs=5"``, or your own ``"file.py"``.
         draws: partitions, or splits where clients are natural.
-        out: the folder of the comparison: a new one, or that of the same comparison to continue.
+        out: the folder of the comparison: a new one, or the same comparison's to continue it.
         seeds: seeds of each draw.
         data_dir: the folder of public data sets.
         watch: returns observers that display the run with this title.
         track: returns observers that also store the run in this folder elsewhere.
-        grid: settings with several values each. Those that divide the data, such as ``partition``, make one table
-            each; of all others, such as ``train.lr``, each method gets the values that are best on validation samples.
+        grid: settings with several values each. Each value of a setting that divides the data, such as ``partition``,
+            gets its own table; of all others, such as ``train.lr``, each method gets the best on validation samples.
         settings: those of `fit`, if `base` is not an `Experiment`; a list, as in ``lr=[0.01, 0.1]``, is a grid.
 
     Returns:
@@ -185,7 +185,7 @@ def compare(
 
 
 def read_base(base: Any, settings: Mapping[str, Any], out: str | Path | None, verb: str) -> tuple[Experiment, Path]:
-    """The experiment that was given, or that of data and settings as `fit` takes them; and the folder for results."""
+    """The given experiment, or one from data and settings as for `fit`; and the folder for results."""
     if not isinstance(base, Experiment):
         folder = Path(out) if out else free_folder(f"{verb}-own")
         return experiment_on(base, folder / INPUTS, settings), folder

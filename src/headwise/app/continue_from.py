@@ -1,7 +1,7 @@
 """Runs that continue from a finished one, with its server's and clients' states, perhaps on other data and clients.
 
-The new run is a run of its own; clients keep their numbers, and rounds keep counting where they decide something:
-draws, seeds and the learning rate's decay. So ten rounds and then ten more are, on the same data, the same as twenty.
+The new run has its own folder. Clients keep their numbers, and round numbers continue wherever they matter: for draws,
+seeds and the learning rate's decay. So on the same data, ten rounds and then ten more are the same as twenty.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settings_after(folder: Path) -> dict[str, Any]:
 
 
 def continue_from(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of these settings: those of `settings_after`, which a user may have changed."""
+    """The experiment with these settings: those of `settings_after`, perhaps changed by the user."""
     before = registry.resolve_all(experiment_from(Run(Path(values["origin"]["run"])).manifest["experiment"]))
     experiment = experiment_from(values)
     divided = experiment.clients or (0 if experiment.partition.name == "natural" else 20)
@@ -58,7 +58,7 @@ def continue_from(values: Mapping[str, Any]) -> Experiment:
             differs = resolved.method.name != before.method.name
         if differs:
             raise ConfigError(
-                f"{name} is not what {experiment.origin.run} has, but a run that continues from it must keep it."
+                f"{name} differs from that of {experiment.origin.run}, but a run that continues from it must keep it."
             )
     if experiment.evaluate.new_clients:
         raise ConfigError(

@@ -78,7 +78,7 @@ def fit(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train on data that are already in memory, and return the run.
+    """Train on data that is already in memory, and return the run.
 
     Args:
         clients: maps names to ``(x, y)``, ``(train, test)`` or ``(train, val, test)`` of arrays, tensors, DataFrames
@@ -94,15 +94,15 @@ def fit(
         task: what to predict; if it is not given, it is guessed from the target and printed.
         client: the column that names each row's client, in one table.
         target: the column, or columns, to predict.
-        sample_weight: how much each training sample counts in the loss: the name of a column, or numbers, for one table
-            in its order, else by client. Metrics count all samples the same.
+        sample_weight: how much each training sample counts in the loss: the name of a column, numbers in the order of
+            one table's rows, or numbers by client. Metrics count all samples the same.
         out: the run's folder, which must be new; if it is not given, a folder is created under ``runs/``.
         overwrite: replace the run in `out`, once this one has started. A folder that is not a run is never replaced.
         copy_gb: beyond this many gigabytes, arrays are not copied into the run's folder: they must be in files
             (np.memmap), which are referenced with their hashes.
         observers: functions that are called with each event of the run.
-        quiet: print neither the task, the kinds of features, how they were scaled and the split, nor, in a terminal or
-            a notebook, the progress.
+        quiet: don't print how the data was read (task, features, scaling, split), nor, in a terminal or a notebook,
+            the progress.
         settings: those of an `Experiment` (``train={"lr": 0.1}`` or simply ``lr=0.1``) and of a data.toml
             (``split``, ``preprocess``, ``classes``, ...).
 
@@ -142,7 +142,9 @@ def continue_run(before: Run, rounds: int | None, out: str | Path | None, settin
         return resume(before.path)
     described, values = _sort_settings(settings)
     if described:
-        raise ConfigError(f"{next(iter(described))} is a setting of the data, which stay: use hw.fit(..., start=run).")
+        raise ConfigError(
+            f"{next(iter(described))} is a setting of the data, which can't change here: use hw.fit(..., start=run)."
+        )
     values = _merge(settings_after(before.path), {**values, "rounds": rounds})
     experiment = with_remembered(continue_from(values), before.path)
     return run(experiment, out, data_dir=before.manifest["data_dir"])
@@ -153,13 +155,13 @@ def _folder_of(start: Run | str | Path) -> Path:
 
 
 def _settings_after(start: Run | str | Path) -> dict[str, Any]:
-    """The settings of a run that continues from this one, but for those of its data."""
+    """The settings of a run that continues from this one, except those of its data."""
     data = ("data", "partition", "split", "clients", "task", "target_range", "fraction", "without")
     return {name: value for name, value in settings_after(_folder_of(start)).items() if name not in data}
 
 
 def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with these changes, of which some are tables."""
+    """The settings with these changes; tables are merged."""
     tables = {k: {**values[k], **v} for k, v in changes.items() if isinstance(v, Mapping) and k in TABLES}
     return {**values, **changes, **tables}
 
@@ -183,7 +185,7 @@ def is_watched() -> bool:
 
 
 class ProgressLine:
-    """A bar, the round, the last score and the time left, written over again and again."""
+    """A bar, the round, the last score and the time left, in a line that is rewritten in place."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -230,7 +232,7 @@ class ProgressLine:
 
 
 def _print_data(folder: Path, toml: Path, event: Event) -> None:
-    """Print what the run made of the data, before it trains."""
+    """Print how the run read the data, before it trains."""
     if isinstance(event, RunStarted):
         sys.stdout.write(f"{describe_data(Run(folder), read_description(toml))}\n")
 
@@ -265,7 +267,7 @@ def describe_data(run: Run, d: Description) -> str:
 
 
 def _describe_arrays(d: Description, numbers: str, images: str) -> tuple[str, str]:
-    """What became of samples without columns; of NPZ files, which may have either, both are said."""
+    """How samples without columns were prepared; an NPZ file may have features or images, so both are described."""
     if d.preprocess.texts == "tokens":
         return "features", "tokens"
     if d.format == "arrays":

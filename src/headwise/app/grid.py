@@ -118,7 +118,7 @@ def choose_best(cells: Sequence[GridCell], metric: Metric) -> GridCell:
 
 
 def tabulate_points(cells: Sequence[GridCell], chosen: Sequence[GridCell]) -> Table:
-    """Methods by settings, on one federation: test and validation scores, those that were chosen marked."""
+    """Methods by settings, on one federation: test and validation scores, with the chosen ones marked."""
     points = [*dict.fromkeys(cell.point for cell in cells)]
     by_method: dict[str, list[str]] = {}
     for cell in cells:

@@ -1,8 +1,8 @@
 """A run's inputs that are not settings: files of its folder, and objects that only a Python session has.
 
-What was passed as Python objects becomes files, so that workers and `resume` need no object. Of networks and functions
-defined in a notebook or script, the folder has only the names: the session that passed them remembers them, and another
-one must pass them again.
+Python objects become files, so that workers and `resume` don't need the objects. For networks and functions defined in
+a notebook or script, the folder has only the names: the session that passed them remembers them, and another one must
+pass them again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OBJECTS: dict[tuple[Path, str], list[Any]] = {}
 
 @contextmanager
 def new_inputs(folder: Path) -> Iterator[Path]:
-    """The place for a new run's inputs; whatever it holds goes if the run can't start."""
+    """The folder for a new run's inputs; it is removed if the run can't start."""
     refuse_if_taken(folder)
     home = folder / INPUTS
     missing = [p for p in (home, folder, *folder.parents) if not p.exists()]
@@ -52,12 +52,12 @@ def new_inputs(folder: Path) -> Iterator[Path]:
 
 
 def store_inputs(experiment: Experiment, home: Path) -> Experiment:
-    """The experiment with what it needs from elsewhere in files below `home`."""
+    """The experiment with its inputs stored as files below `home`."""
     return with_listed_files(with_stored_trace(with_stored_models(experiment, home), home), home)
 
 
 def with_listed_files(experiment: Experiment, home: Path) -> Experiment:
-    """The experiment with a list of its data's files below `home`: a resumed run can say which one changed."""
+    """The experiment with a list of its data's files below `home`, so that a resumed run can name one that changed."""
     path = (home / "files.json").absolute()
     if experiment.data.name != OWN or not experiment.data.options.get("path"):
         return experiment
@@ -138,11 +138,11 @@ def remember(experiment: Experiment, folder: Path) -> None:
 
 
 def with_remembered(experiment: Experiment, folder: Path) -> Experiment:
-    """A run's own experiment, to make models: functions are only needed by methods that train for that."""
+    """A run's own experiment, to make models; only methods that train to do so need its functions."""
     changed = list_changed_files(folder, collect_code(experiment))
     if changed:
         logging.getLogger("headwise").warning(
-            "%s was run with other code: %s changed since, and its models are made with the files as they are now.",
+            "%s was run with other code: %s has changed since, and its models are made with the files as they are now.",
             folder,
             ", ".join(changed),
         )
@@ -164,7 +164,7 @@ def with_networks(experiment: Experiment, folder: Path, model: Any = None) -> Ex
 
 
 def with_functions(experiment: Experiment, folder: Path, augment: Any = None, *, needed: bool = True) -> Experiment:
-    """A run's own experiment with its functions, as passed again or remembered; without, if they are not `needed`."""
+    """A run's own experiment with its functions, as passed again or remembered; without them if not `needed`."""
     names = [a.title for a in experiment.train.augment if a.is_of_session]
     known = needed or (folder.resolve(), "augment") in _OBJECTS
     if augment is None and not (names and known):

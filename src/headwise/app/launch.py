@@ -56,7 +56,7 @@ FILES = {
     *("manifest.json", "result.json", "checkpoint", NEW_CLIENTS, "report.html", "without.html"),
     *("mlflow.json", "tensorboard", "wandb"),
 }
-"""all that a run's folder may hold, or it is not overwritten"""
+"""files that a run's folder may hold; a folder with others is not overwritten"""
 
 
 class Backend(NamedTuple):
@@ -144,10 +144,10 @@ def resume(
         observers: functions that are called with each event of the run.
         backend: where data and clients are; if it is not given, this machine.
         model: the network again, if it was defined in a notebook or script.
-        augment: the augmentation function again, likewise.
+        augment: the augmentation function again, if it was defined there.
         verify: read all files of the data to see whether one has changed, not only those with another size or time.
         with_new_code: continue even though your own method, network, augmentation or metric has changed; the manifest
-            notes from which round on.
+            records the round.
 
     Returns:
         The run; a finished one is returned unchanged.
@@ -189,7 +189,7 @@ def resume(
 
 
 def _read_resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) -> Experiment:
-    """The experiment of a run that can continue here; warns if the machine is another."""
+    """The experiment of a run that can continue here; warns if the machine differs."""
     experiment = experiment_from(manifest["experiment"])
     if backend is None and experiment.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: continue it with headwise deploy.")
@@ -219,7 +219,7 @@ def run_or_resume(
     before = registry.resolve_all(experiment_from(old.manifest["experiment"]))
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
-    if dataclasses.replace(before, engine=elsewhere).to_plain() != now.to_plain():  # where it runs does not matter
+    if dataclasses.replace(before, engine=elsewhere).to_plain() != now.to_plain():  # it may continue on another engine
         raise RunError(f"{out} holds another experiment: choose another folder.")
     check_unchanged(out, old.manifest, collect_code(now), "choose another folder")
     if _is_complete(old):
@@ -265,7 +265,7 @@ def set_aside(folder: Path, overwrite: bool) -> Iterator[None]:
 
 
 def _is_complete(run: Run) -> bool:
-    """Whether no round is left; if the file that says so is damaged, continuing writes it again."""
+    """Whether no round is left; a damaged file counts as incomplete, and is written again when the run continues."""
     try:
         return run.complete
     except RunError:

@@ -50,7 +50,7 @@ from .checks import (
 )
 
 Guess = tuple[Tensor, Tensor]
-"""what such a model says about a client's test samples, and their targets"""
+"""constant predictions for a client's test samples, and their targets"""
 
 
 class Prepared(NamedTuple):
@@ -88,8 +88,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     )
     if experiment.stop.patience and not any(len(parts.val) for parts in data.parts):
         logging.getLogger("headwise").warning(
-            "stop.patience is %d, but there are no validation samples: the run stops on its test scores, which then "
-            "flatter it. A split such as 6:2:2 sets validation samples aside.",
+            "stop.patience is %d, but there are no validation samples: the run stops by its test scores, which "
+            "makes them too good. A split such as 6:2:2 sets validation samples aside.",
             experiment.stop.patience,
         )
     plan = plan_for(experiment, data)
@@ -151,8 +151,8 @@ def divide(experiment: Experiment, data_dir: Path) -> FederatedData:
     split = parse_split(experiment.split)
     if dataset.part is not None and not split.own:
         raise ConfigError(
-            f"split is {experiment.split!r}, but the data say already which samples are for training and which for "
-            "testing: leave it out."
+            f"split is {experiment.split!r}, but the data already defines which samples are for training and "
+            "which for testing: leave it out."
         )
     test_draw = _test_draw(experiment)
     if experiment.fraction < 1:
@@ -223,7 +223,7 @@ def _build_first(experiment: Experiment, choice: Choice, task: Task, k: int) -> 
 
 
 def with_measured_floor(summary: Summary, plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> Summary:
-    """The summary with the floor of the clients whose scores are reported: without new ones and unmeasured ones."""
+    """The summary with the floor of the clients whose scores are reported: not of new or unmeasured ones."""
     if summary.floor.weighted is None:
         return summary
     measured = [*_choose_measured(plan)]
@@ -238,7 +238,7 @@ def _choose_measured(plan: Plan) -> Sequence[int]:
 def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Any]:
     """For partition.json: the metric over the measured clients and of every client, None where it is not defined.
 
-    Nothing for the accuracy of classes, which the counts say; nor where only sites could tell it.
+    Empty for the accuracy of classes, which follows from the counts, and where only sites could compute it.
     """
     metric = plan.metric
     classes = kind_of(plan.task).one_class
@@ -252,7 +252,7 @@ def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict
 
 
 def _guess_classes(train: Sequence[int], test: Sequence[int]) -> Guess | None:
-    """Each class is as likely as in the training samples, as if each had been seen once more."""
+    """Class frequencies in the training samples, with one added to each count."""
     seen = torch.tensor(train, dtype=torch.float64) + 1
     y = torch.arange(len(test)).repeat_interleave(torch.tensor(test))
     return ((seen / seen.sum()).log().expand(len(y), -1), y) if len(y) else None

@@ -1,4 +1,4 @@
-"""What turns a name into a class: methods, models, data sets, partitions and executors, and a user's own functions.
+"""Turns names into classes: methods, models, data sets, partitions and executors, and a user's own functions.
 
 They live in the package, in other packages (entry points) or in a user's file. Below this room, nothing imports by
 string; this module itself imports nothing heavy, so that listing names and starting workers need no torch.
@@ -41,7 +41,7 @@ BASES: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Card:
-    """What a file says about itself, parsed without importing it."""
+    """A file's description of itself, parsed without importing it."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class Card:
 
 
 def make(kind: Kind, choice: Choice | str) -> Any:
-    """An instance of what was chosen, or of what a user would write for it, with its options checked."""
+    """An instance of this choice, which may be a string as a user would write it, with its options checked."""
     choice = Choice.parse(choice, kind)
     if choice.name == NETWORK and kind == "model":
         return _make_network(choice)
@@ -288,19 +288,19 @@ def _load(value: str) -> Any:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a file each time: bytecode on disk may be of an earlier edit in the same second."""
+    """Compiles a file each time: bytecode on disk may come from an earlier edit in the same second."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _module_name(path: Path) -> str:
-    """Other processes look for the classes of a file under this name."""
+    """The name under which other processes look for the classes of a file."""
     return f"headwise_network_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 def _run_file(path: Path, name: str) -> Any:
-    """Run a user's file as a module of this name; its dataclasses look for it among the modules meanwhile."""
+    """Run a user's file as a module of this name; it enters `sys.modules` first, where its dataclasses look."""
     spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -89,7 +89,7 @@ def parse_dimension(text: str) -> Dimension:
 
 
 def find_space(experiment: Experiment, given: Iterable[str] = ()) -> list[Dimension]:
-    """The learning rate and the numbers among the method's own options; what is `given` replaces or joins them."""
+    """The learning rate and the numbers among the method's own options; `given` ones replace or extend them."""
     dimensions = {"train.lr": Dimension("train.lr", "log", 1e-3, 1.0)}
     method = make("method", experiment.method)
     for name, kind in field_types(type(method)).items():
@@ -158,7 +158,7 @@ class Tuning:
 
     @property
     def best_settings(self) -> dict[str, Any]:
-        """Those of the best trial, to three digits."""
+        """The settings of the best trial, to three digits."""
         return {k: float(_shorten(v)) if isinstance(v, float) else v for k, v in self.best["settings"].items()}
 
     @property
@@ -191,7 +191,7 @@ class Tuning:
         ]
 
     def words(self) -> list[str]:
-        """What was found, and how sure that is."""
+        """The result in sentences, and how far to trust it."""
         best = self.best
         start = self.start
         form = self.metric.form
@@ -232,7 +232,7 @@ def tune(
 
     Returns:
         The trials, the best settings and an experiment with them. The same number of trials gives the same answer,
-        killed in the middle or not.
+        even if the search was killed in between.
 
     >>> result = tune(Experiment(method="fedprox", data="digits", rounds=2), trials=2)
     >>> [*result.best["settings"]]
@@ -407,7 +407,7 @@ class _Search:
 
 
 class _Judge:
-    """Reports a trial's scores to Optuna, and ends it where others did better."""
+    """Reports a trial's scores to Optuna, and ends the trial if others did better."""
 
     def __init__(self, search: _Search, trial: Any) -> None:
         self.search = search

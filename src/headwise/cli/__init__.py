@@ -78,7 +78,7 @@ def _version(ctx: click.Context, param: click.Parameter, is_given: bool) -> None
         from ..engine.kernels.native.library import LIMIT, find
 
         kernels = find(os.environ.get(LIMIT, ""), compiling=False)
-        click.echo(f"headwise, version {__version__}\nkernels of chains: {kernels}")
+        click.echo(f"headwise, version {__version__}\nkernels: {kernels}")
         ctx.exit()
 
 

@@ -76,7 +76,7 @@ def set_option(example: str) -> Decorator:
 
 
 def flags(*names: str) -> Decorator:
-    """Adds these of `FLAGS`."""
+    """Adds these flags from `FLAGS`."""
     return _combine(*(click.option(f"--{name}", help=f"{FLAGS[name][1]}  [{FLAGS[name][0]}]") for name in names))
 
 
@@ -99,7 +99,7 @@ def experiment_options(out: str = "it must be new") -> Decorator:
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """What a user gave of `experiment_options`."""
+    """The values that a user gave for `experiment_options`."""
 
     flags: Mapping[str, str | None]
     """those of `FLAGS`, by name"""

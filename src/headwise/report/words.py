@@ -269,7 +269,11 @@ def _is_majority(setting: Setting) -> bool:
 
 
 def _guess(setting: Setting) -> str:
-    return "always guessing a client's most frequent class" if _is_majority(setting) else "a model without inputs"
+    return (
+        "always guessing a client's most frequent class"
+        if _is_majority(setting)
+        else "a client's best constant prediction"
+    )
 
 
 def points(main: Metric, gain: float, sign: str = "") -> str:

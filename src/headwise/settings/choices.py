@@ -21,7 +21,7 @@ from .names import ROOMS, Kind, is_named, list_names, name_of
 OWN = "own"
 """the source, and the split, of a user's own data"""
 NATURAL = (OWN, "heart-disease", "office-caltech10")
-"""sources whose samples belong to clients (hospitals, cameras), who are not divided unless that is asked for"""
+"""sources with natural clients (hospitals, cameras), which are divided only on request"""
 NETWORK = "network"
 """the name of a choice that is a user's own network; not a model's name, because sites run only Headwise's own"""
 BUILT_IN = ("flip", "crop", "erase")
@@ -29,7 +29,7 @@ BUILT_IN = ("flip", "crop", "erase")
 SCRIPTS = ("__main__", "__mp_main__")
 """modules that other processes can't import"""
 SESSION = "session:"
-"""before the name of a function that only the Python session has that passed it"""
+"""prefix of a function that exists only in the Python session that passed it"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Augmentation(Parsed):
 
     @property
     def is_of_session(self) -> bool:
-        """Whether only the Python session that passed the function has it."""
+        """Whether the function exists only in the Python session that passed it."""
         return self.name.startswith(SESSION)
 
     @property
@@ -126,7 +126,7 @@ def reference(given: Any) -> str:
 
 
 def _parse_own_network(value: Any) -> tuple[dict[str, Any], tuple[str, ...], Any] | None:
-    """Options, positional options and object of a choice; None if this is not a network of a user's own."""
+    """Options, positional options and object of a choice; None if this is not a user's own network."""
     if isinstance(value, str):
         place, _, rest = value.partition(":")
         name, *more = rest.split(":")

@@ -50,11 +50,11 @@ class Experiment:
     model: tuple[Choice, ...] = ()
     """the network; none: the data set's default; of several, client c gets number c modulo their count"""
     task: TaskName | None = None
-    """what to predict: classes, labels (several per sample), quantities, or a class for each pixel; none: the data
-    says it, or it is guessed from the target"""
+    """what to predict: classes, labels (several per sample), quantities, or a class for each pixel; none: as the
+    data says, or guessed from the target"""
     target_range: TargetRange | None = None
     """the lowest and highest value that a regression's target can have, such as [0, 350], or a list of such pairs;
-    none: as the data says, or the mean and deviation of all clients' targets are measured"""
+    none: as the data says, or from the mean and deviation of all clients' targets"""
     server_model: Choice | None = None
     """the server's own network, for methods that share a smaller one; none: the same as the first client's"""
     split: str = ""
@@ -71,9 +71,9 @@ class Experiment:
     data_seed: Natural = 0
     """seeds the partition; keep it fixed to compare methods and seeds on the same partition"""
     without: tuple[str, ...] = ()
-    """clients, by name or number, that are left out as if they had never been there; the others keep their numbers"""
+    """clients to leave out, by name or number, as if they had never taken part; the others keep their numbers"""
     buffers: Literal["params", "all", "local"] = "params"
-    """what travels of BatchNorm: its parameters, its statistics as well, or nothing"""
+    """what clients send of BatchNorm: its parameters, its statistics as well, or nothing"""
     train: Train = field(default_factory=Train)
     sampling: Sampling = field(default_factory=Sampling)
     evaluate: Evaluate = field(default_factory=Evaluate)
@@ -132,7 +132,7 @@ def _with_setting(node: Any, path: str, value: Any, at: str) -> Any:
     check_names(type(node), {name: value}, at.removesuffix(path).rstrip("."))
     if rest:
         value = _with_setting(getattr(node, name), rest, value, at)
-    elif not (isinstance(node, Experiment) and name == "model"):  # of which one is a list of its own
+    elif not (isinstance(node, Experiment) and name == "model"):  # a single model is a list of one
         value = convert(value, field_types(type(node))[name], at)
     return replace(node, **{name: value})
 

@@ -1,7 +1,7 @@
 """An experiment that somebody else wrote: parsed by a grammar of names and numbers before anything else looks at it.
 
-No name in it can be a path, a module or code, so nothing on this machine is looked for, read or imported on its
-behalf, and the sentence that refuses it depends on its text alone.
+No name in it can be a path, a module or code, so nothing on this machine is looked up, read or imported because of it,
+and the error that refuses it depends on its text alone.
 """
 
 from __future__ import annotations

@@ -27,15 +27,15 @@ class Train:
     steps: Annotated[int, Range(1, 10**6)] | None = None
     """steps per round, however much data a client has; none: as many as `epochs` gives"""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """what takes the steps; its state is fresh in every training phase"""
+    """the optimizer; its state is fresh in every training phase"""
     momentum: NonNegative = 0.0
     """momentum of sgd, reset at the start of every training phase"""
     weight_decay: NonNegative = 0.0
-    """weight decay: added to the gradient, or, with adamw, taken off the weights"""
+    """weight decay: added to the gradient or, with adamw, subtracted from the weights"""
     betas: tuple[Beta, ...] = (0.9, 0.999)
     """decay of adam's means of the gradient and of its square"""
     eps: Positive = 1e-8
-    """what adam adds to the square root that it divides by"""
+    """what adam adds to its denominator"""
     clip: Positive | None = None
     """largest norm of a step's gradient; none: no clipping"""
     augment: tuple[Augmentation, ...] = ()
@@ -121,8 +121,8 @@ class Evaluate:
     validation: Annotated[float, Range(0, 0.9)] = 0.0
     """share of the training samples that are set aside for validation, at each client without validation samples"""
     test_draw: Natural | None = None
-    """the data_seed whose test samples are kept whatever data_seed is, where clients are natural: only training and
-    validation samples are then drawn anew; none: each draw has its own test samples"""
+    """for natural clients, the data_seed whose test samples all draws use, so that only training and validation samples
+    are drawn anew; none: each draw has its own test samples"""
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class Origin:
     clients: tuple[str, ...] = ()
     """its clients, by name or else by number, in the order of their numbers; they keep these"""
     divided: Natural = 0
-    """among how many clients the data is divided now; 0: among its natural ones"""
+    """number of clients that the data is now divided among; 0: its natural clients"""
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ class TargetRange(Parsed):
         return [list(pair) for pair in self.pairs]
 
     def scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """What targets are measured from and in: the middle and a quarter of the range, which make them -2 to 2."""
+        """Offset and scale of the targets: the middle and a quarter of the range, which map it to -2 to 2."""
         return tuple((low + high) / 2 for low, high in self.pairs), tuple((high - low) / 4 for low, high in self.pairs)
 
 

@@ -20,7 +20,7 @@ def read_portfolio() -> list[str]:
 
 
 def mean_rank(method: str) -> float | None:
-    """In the league; None if it is not in it."""
+    """None if the method is not in the league."""
     return _read()["standings"].get(method, {}).get("mean_rank")
 
 

@@ -20,12 +20,12 @@ from ..output import table_text
 @click.option(
     "--methods", default="", help="methods to try, separated by commas  [a portfolio, one of each family first]"
 )
-@click.option("--draws", default="5", show_default=True, help="draws of the partition that decide, at most")
-@click.option("--trials", default="20", show_default=True, help="settings to try of the best methods, at most; 0: none")
+@click.option("--draws", default="5", show_default=True, help="most draws of the partition that decide")
 @click.option(
-    "--only-sums", is_flag=True, help="only methods whose server needs no more than sums, which can be masked"
+    "--trials", default="20", show_default=True, help="most settings to try for each of the best methods; 0: none"
 )
-@experiment_options("new, or that of the same choice to continue")
+@click.option("--only-sums", is_flag=True, help="only methods whose server needs only sums, which can be masked")
+@experiment_options("new, or the same choice's to continue it")
 def command(
     config: Path | None, budget: str, methods: str, draws: str, trials: str, only_sums: bool, **options: Any
 ) -> None:
@@ -36,7 +36,7 @@ def command(
     """
     given = read_options(options)
     if given.tracked:
-        raise ConfigError("--track is given, but choose makes many runs: track a run with what it recommends.")
+        raise ConfigError("--track is given, but choose makes many runs: track a run of the method it recommends.")
     if given.flags["method"] is not None:
         raise ConfigError("--method is given, but choose tries several: name them in --methods.")
     base = given.experiment(config)
@@ -70,7 +70,7 @@ def command(
 @click.option(
     "--space", multiple=True, metavar="KEY=RANGE", help="what to search: train.lr=log:1e-3..1, train.optimizer=sgd,adam"
 )
-@experiment_options("new, or that of the same search to continue")
+@experiment_options("new, or the same search's to continue it")
 def tune(config: Path | None, trials: str | None, budget: str | None, space: tuple[str, ...], **options: Any) -> None:
     """Search the learning rate and the method's own options on validation samples.
 

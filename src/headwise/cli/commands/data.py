@@ -73,7 +73,7 @@ def show(
     click.echo(title)
     head, rows = tabulate_partition(counts, classes, data.names)
     if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
-        click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
+        click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o writes a page.")
     else:
         click.echo(table_text(head, rows, numbers_from=0, width=160))
     click.echo("\n".join(describe_partition(summary)))
@@ -83,7 +83,9 @@ def show(
 
 @command.command(name="init")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--clients", default="", metavar="COLUMN", help="the column that says whose row it is, in one table")
+@click.option(
+    "--clients", default="", metavar="COLUMN", help="the column that names the client of each row, in one table"
+)
 @click.option("--one-client", is_flag=True, help="the table belongs to one client, as at a site")
 @click.option("--target", multiple=True, metavar="COLUMN", help="the column to predict; repeatable")
 @click.option("-o", "--out", type=OUTPUT_FILE, default="data.toml", help="the file to write  [data.toml]")

@@ -34,7 +34,9 @@ LICENCE = click.option("--licence", default="", help="licence of the model, for 
 )
 @click.option("--all", "everyone", is_flag=True, help="all clients, each in a folder of its own below DIR")
 @click.option("--global", "global_model", is_flag=True, help="the global model, of methods that have one")
-@click.option("--newcomer", is_flag=True, help="what a site needs that joins after the last round: headwise site adapt")
+@click.option(
+    "--newcomer", is_flag=True, help="an offer for a site that joins after the last round: headwise site adapt"
+)
 @FORMAT
 @click.option("--moment", default="pre", help="pre: after a download; post: after its last training  [pre]")
 @click.option("--round", "which", default="last", help="last or best  [last]")

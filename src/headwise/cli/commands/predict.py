@@ -16,7 +16,7 @@ MODEL = click.argument("model", type=click.Path(path_type=Path))
 DATA = click.argument("data", type=click.Path(path_type=Path))
 WRITTEN = "new file to write: .csv, .json or .parquet; for masks .npz, or a folder of PNG files"
 DIVIDED_OTHERWISE = (
-    "Warning: these are not the data of the model's run as it divided them: some may be training samples."
+    "Warning: this data, or its split, is not that of the model's run: some samples may be training samples."
 )
 CLIENT = click.option("--client", default="", metavar="NAME", help="only this client's samples of a data.toml")
 
@@ -60,7 +60,7 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
 @json_option
 @quiet_option
 def evaluate(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
-    """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict.
+    """Measure the exported MODEL on DATA with the run's metrics. DATA is as for predict, but includes the target.
 
     If DATA is the data.toml of the model's run, only its test samples count.
     """

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option("--figures", type=OUTPUT_FOLDER, help="folder for figures as SVG and PDF")
 @click.option("--confusion", is_flag=True, help="also show which classes each method confuses, in its first run")
 @click.option("--features", metavar="NAME", help="also show this client's features in two dimensions")
-@click.option("--projection", default="pca", show_default=True, help="of features: pca, or tsne with scikit-learn")
+@click.option(
+    "--projection", default="pca", show_default=True, help="how to project features: pca, or tsne with scikit-learn"
+)
 @moved_option
 def command(
     runs: tuple[Path, ...],
@@ -44,9 +46,9 @@ def command(
 ) -> None:
     """Make one page of RUNS, folders of runs or comparisons. Runs that differ only in their seed become one line.
 
-    The folder of a comparison gives its last comparison: runs that are not part of it are left out with a sentence.
+    A comparison's folder shows its last comparison; runs that are not part of it are listed as left out.
 
-    The folder of a grid gives its own page: methods by settings, with what validation samples chose.
+    A grid's folder has its own page: methods by settings, with the values chosen on validation samples.
 
     With --table or --figures, the page is written only if you give --out.
     """

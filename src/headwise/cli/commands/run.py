@@ -156,7 +156,7 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(f"  new    {_new_clients_text(summary['new_clients'])}")
     if summary["floor"] is not None:
         majority = is_majority(run.metric, run.manifest["experiment"]["task"])
-        guess = "always each client's most frequent class" if majority else "a model without inputs"
+        guess = "always each client's most frequent class" if majority else "each client's best constant prediction"
         click.echo(f"  floor  {summary['floor']:.4f} ({guess})")
     click.echo(f"  data   {pluralize(summary['clients'], 'client')}, {_partition_text(run)}")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")

@@ -208,7 +208,7 @@ def list_(folder: Path, as_json: bool) -> None:
 @RUN
 @CLIENT
 @click.option(
-    "--format", type=click.Choice(["onnx", "torch"]), help="write a folder with a program, as headwise export"
+    "--format", type=click.Choice(["onnx", "torch"]), help="write a folder with a program, like headwise export"
 )
 @click.option(
     "--moment", type=click.Choice(["pre", "post"]), default="pre", help="after a download, or after training  [pre]"
@@ -247,7 +247,9 @@ def erase(folder: Path, run: str, client: int, yes: bool) -> None:
 @click.argument("offer", type=INPUT_FOLDER)
 @click.option("--client", type=click.IntRange(0, 10**9), help="number of the client in site.toml, if it has several")
 @click.option("--epochs", type=click.IntRange(0, 10_000), default=5, help="epochs on its training samples  [5]")
-@click.option("--fingerprint", default="", help="refuse an offer with another one; its beginning is enough")
+@click.option(
+    "--fingerprint", default="", help="refuse an offer with another fingerprint; its first characters are enough"
+)
 @click.option("-o", "--out", required=True, type=OUTPUT_FOLDER, metavar="DIR", help="folder to write; it must be new")
 @FORMAT
 @LICENCE
