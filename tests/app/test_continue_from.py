@@ -96,9 +96,9 @@ def test_named_clients_keep_their_numbers() -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     go(experiment(2), tmp_path / "first")
     for changes, sentence in (
-        ({"seed": 1}, "seed is not what .* has"),
-        ({"method": "fedavg"}, "method is not what .* has"),
-        ({"model": "mlp:7"}, "model is not what .* has"),
+        ({"seed": 1}, "seed differs from that of .*, but"),
+        ({"method": "fedavg"}, "method differs from that of .*, but"),
+        ({"model": "mlp:7"}, "model differs from that of .*, but"),
         ({"privacy": {"clip": 1.0}}, r"privacy\.clip is set"),
         ({"evaluate": {"new_clients": 0.2}}, r"evaluate\.new_clients is 0\.2"),
         ({"engine": {"kind": "flower-sim"}}, r"engine\.kind has sites"),

@@ -64,8 +64,8 @@ def test_an_interrupted_run_is_finished(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda run, out: hw.fit(CLIENTS, start=run, method="fedavg", out=out), "method is not what .* has"),
-        (lambda run, out: hw.fit(CLIENTS, start=run, seed=3, out=out), "seed is not what .* has"),
+        (lambda run, out: hw.fit(CLIENTS, start=run, method="fedavg", out=out), "method differs from that of .*, but"),
+        (lambda run, out: hw.fit(CLIENTS, start=run, seed=3, out=out), "seed differs from that of .*, but"),
         (lambda run, out: hw.fit(CLIENTS, start=out / "none", out=out), "there is no such folder"),
         (lambda run, out: run.resume(0, out=out), "rounds is 0, but must be from 1"),
         (lambda run, out: run.resume(lr=0.1), "rounds is missing"),
