@@ -166,8 +166,8 @@ def test_validation_samples_decide_and_test_samples_report(tmp_path: Path) -> No
     assert describe_results(setting)[:2] == [
         "fedah gives its clients the best models, by validation samples: right after a download (pre), they get "
         "80.0 % of their test samples right.",
-        "On validation samples, which decide, it has 75.0 % (pre); on test samples, which must not, fedrep leads with "
-        "90.0 % (pre).",
+        "On validation samples, which decide, it has 75.0 % (pre); on test samples, which must not decide, fedrep "
+        "leads with 90.0 % (pre).",
     ]
     head, rows = tabulate_results(setting.lines, None)
     assert [row[head.index("validation (pre)")] for row in rows] == ["75.0 %", "70.0 %"]

@@ -41,7 +41,7 @@ EVALUATE = {"every": 10**6, "moments": ["pre"], "start": False, "keep": []}
 Kind = Literal["default", "tuned"]
 KINDS: tuple[Kind, ...] = ("default", "tuned")
 TUNING_DRAW = 1000
-"""settings are tuned on validation samples of this draw, which is none of those that count"""
+"""settings are tuned on validation samples of this draw, which is not one of those that count"""
 TRIALS = 10
 JOINED = (0, 1, 5)
 """epochs after which new clients are measured"""
@@ -96,7 +96,7 @@ def read_federation(path: Path, source: str) -> Federation:
     if {*values} != {*FIELDS} or not all(isinstance(values[k], str) for k in FIELDS[:2]):
         raise ConfigError(f"{path} must have a title, a kind and a table [experiment], and nothing else.")
     if not isinstance(values["experiment"], dict):
-        raise ConfigError(f"{path}: experiment is no table.")
+        raise ConfigError(f"{path}: experiment is not a table.")
     if wrong := [k for k in GIVEN if k in values["experiment"]]:
         raise ConfigError(f"{path}: experiment sets {wrong[0]}, which the league decides.")
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,60}", path.stem):
@@ -115,12 +115,12 @@ class LeagueCell:
 
     @property
     def code(self) -> RunCode:
-        """Of the user and of Headwise, as far as it decides the result; read anew, since a user may edit it."""
+        """The user's and Headwise's code that decides the result; read each time, because a user may edit it."""
         return collect_code(self.federation.experiment(self.method, 0))
 
     @property
     def name(self) -> str:
-        """Of its method, as a file name; an edited file of a user's own, code or data, gives another one."""
+        """Its method's name as a file name; it changes if the user edits their own code or data."""
         source = make("data", self.federation.experiment(self.method, 0).data)
         label = self.code.label
         if isinstance(source, Own) and source.sha256:
@@ -132,7 +132,7 @@ class LeagueCell:
 
     @property
     def command(self) -> str:
-        """Repeats it alone."""
+        """The command that repeats only this cell."""
         words = ["headwise", "league", self.federation.source, "--methods", self.method, "--draw", str(self.draw)]
         words += ["--settings", self.setting] if self.setting != "default" else []
         return shlex.join([*words, "--out", "runs/cell", "--keep-runs"])
@@ -222,7 +222,7 @@ def _round_value(value: Any) -> Any:
 
 
 def read_csv(path: Path) -> list[Result]:
-    """The results in a CSV that `to_csv` wrote; raises `RunError` if it is none."""
+    """The results in a CSV that `to_csv` wrote; raises `RunError` if it is something else."""
     data = read_bytes(path)
     if len(data) > LARGEST:
         raise RunError(f"{path} is larger than {LARGEST:,} bytes: it is not the table of a league.")
@@ -261,7 +261,7 @@ def hash_of(federation: Federation) -> str:
 
 
 def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> Result:
-    """Run it, and store its result; why a method can't run here is a result."""
+    """Run the cell and store its result; the reason why a method can't run here is also a result."""
     family: str = find("method", cell.method).family
     about = {
         "federation": cell.federation.name,

@@ -1,4 +1,4 @@
-"""Plays a league: runs the cells that are missing in its folder, reads those that are there, and writes its page."""
+"""Plays a league: runs the cells that are missing from its folder, reads the others, and writes its page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class League:
     """federations whose data are missing, and why"""
 
     def words(self) -> list[str]:
-        """What is not in the results."""
+        """What the results lack, in sentences."""
         sentences = [f"Left out: {name}. {reason}" for name, reason in self.left_out.items()]
         if self.missing:
             counted = pluralize(len(self.missing), "cell")
@@ -144,7 +144,7 @@ def _explain_absence(federation: Federation, data_dir: Path) -> str:
 
 
 def _read_cell(cell: LeagueCell, folder: Path) -> Result | None:
-    """Its result in this folder; refuses that of another federation, or of code that computes something else."""
+    """The cell's result in this folder; refuses one of another federation, or of code that computes something else."""
     path = cell.path(folder)
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""What a league says over all federations: ranks, wins and losses, and which kind of federation favours whom."""
+"""A league's standings over all federations: ranks, wins and losses, and which method suits which kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Group:
 
     @cached_property
     def by_draw(self) -> dict[str, dict[int, Result]]:
-        """By entry and draw, those that have a score."""
+        """The results that have a score, by entry and draw."""
         entries: dict[str, dict[int, Result]] = {}
         for result in self.results:
             if result.mean_client is not None:
@@ -44,7 +44,7 @@ class Group:
 
     @cached_property
     def draws(self) -> list[int]:
-        """Those that are compared: so that methods that have all of them, times draws, are as many as possible."""
+        """The draws to compare: they maximise the number of draws times that of methods that have all of them."""
         known = [{*by_draw} for by_draw in self.by_draw.values()]
         often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
         blocks = [often[: k + 1] for k in range(len(often))]
@@ -89,7 +89,7 @@ class Group:
         return self.cells.not_worse_than_best(EQUAL)
 
     def lead(self, name: str, other: str) -> Interval | None:
-        """How far it is ahead of another; None if that was not run here."""
+        """How far one entry is ahead of another; None if the other was not run here."""
         return self.cells.difference(name, other) if other in self.scored and name in self.scored else None
 
     def regret(self, name: str) -> float:
@@ -137,7 +137,7 @@ class Standings:
 
     @cached_property
     def entries(self) -> list[str]:
-        """Those that were tried in all federations."""
+        """The entries that were tried in all federations."""
         tried = [{*group.scored, *group.failed} for group in self.groups]
         return sorted(set.intersection(*tried)) if tried else []
 
@@ -328,7 +328,7 @@ class Change:
 
 
 def compare_leagues(old: Sequence[Result], new: Sequence[Result]) -> list[Change]:
-    """What became of the entries that both have, on the draws that both have; the largest changes first."""
+    """Changes of the entries and draws that both leagues have, the largest first."""
     changes: list[Change] = []
     before = {group.name: group.by_draw for group in split_by_federation(old)}
     entries = [(group.name, *entry) for group in split_by_federation(new) for entry in group.by_draw.items()]
@@ -351,7 +351,7 @@ def compare_leagues(old: Sequence[Result], new: Sequence[Result]) -> list[Change
 
 
 def describe_changes(changes: Sequence[Change]) -> list[str]:
-    """What a change of the code did, in words."""
+    """The effect of a code change, in sentences."""
     same = sum(change.identical for change in changes)
     sure = [c for c in changes if not c.identical and c.difference.excludes_zero]
     large = [c for c in sure if abs(c.difference.value) > EQUAL]

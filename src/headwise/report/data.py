@@ -1,4 +1,4 @@
-"""The numbers behind the page's charts and tables, rounded, with no more points than you can see."""
+"""The numbers behind the page's charts and tables, rounded and thinned out to what a screen can show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tables import Table
 POINTS = 400
 """per curve: more can't be told apart on a screen"""
 COLOURS = 8
-"""how many the page uses before it adds dashes"""
+"""colours that the page uses before it adds dashes"""
 INSIDE = 2_000_000
 """characters of the page for the methods' diagnostics, over all lines"""
 MEGABYTE = 2**20
@@ -149,7 +149,7 @@ def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
 
 
 def _fields(rows: Rows, way: Literal["up", "down"]) -> dict[str, float]:
-    """By field if the rows say so, else in total."""
+    """By field if the rows have fields, else in total."""
     sizes = [fields[way] for row in rows if (fields := row.get("fields"))]
     if not rows or len(sizes) < len(rows):
         return {"message": _mean(row["bytes_up" if way == "up" else "bytes_down"] for row in rows)}
@@ -159,7 +159,7 @@ def _fields(rows: Rows, way: Literal["up", "down"]) -> dict[str, float]:
 
 
 def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
-    """Seconds per round by phase, those of the workers apart; samples per second; memory if measured."""
+    """Seconds per round by phase, separately for the workers; samples per second; memory if measured."""
     rows = [row for rows in runs for row in rows]
     spent = sum(row["seconds"]["round"] for row in rows)
     memory = [peak for row in rows if (peak := row.get("memory")) is not None]
@@ -191,7 +191,7 @@ CHOICES = ("method", "data", "partition", "model", "server_model")
 
 
 def command_of(run: Run) -> str:
-    """The command that gives the same bits; omits settings that have their defaults."""
+    """The command that repeats the run with the same bits, without settings at their defaults."""
     usual = Experiment().to_plain()
     now = run.manifest["experiment"]
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
@@ -206,7 +206,7 @@ Scores = dict[int, float]
 def client_scores(line: Line, setting: Setting) -> dict[str, Scores]:
     """Each client's last score on its test samples by moment, averaged over seeds; without those not measured.
 
-    Where a client's number means another client in another draw, only those of the first draw.
+    If a number stands for different clients in different draws, only the first draw is used.
     """
     by_moment: dict[str, dict[int, list[float]]] = {}
     first = min(draw for draw, _ in line.by_cell)
@@ -304,7 +304,7 @@ def tabulate_newcomers(setting: Setting) -> Table | None:
 
 
 def _values(line: Line) -> dict[tuple[str, str], list[float]]:
-    """One value per seed, by what it is of and by epochs."""
+    """One value per seed, by kind of model and epochs."""
     by_kind: dict[tuple[str, str], list[float]] = {}
     for summary in line.summaries:
         for model in NEWCOMER_COLUMNS:
@@ -326,7 +326,7 @@ def _cell(values: list[float], metric: Metric) -> str:
 
 
 def in_table(value: float, metric: Metric, sign: str = "") -> str:
-    """Shares in per cent, without the sign that would be in every cell; others in their own unit."""
+    """Shares in per cent, without repeating the sign in every cell; others in their own unit."""
     return f"{100 * value:{sign}.2f}" if metric.form is percent else f"{value:{sign}.4g}"
 
 

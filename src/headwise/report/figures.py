@@ -55,7 +55,7 @@ def write_figures(settings: Sequence[Setting], folder: Path, names: Mapping[str,
 
 
 def draw(folder: Path, name: str, paint: Callable[..., None], *about: Any) -> list[Path]:
-    """Write what `paint` draws about these things as SVG and PDF; return the paths."""
+    """Write what `paint` draws as SVG and PDF; return the paths."""
     with explain_missing("figures need matplotlib, which is not installed: pip install 'headwise[figures]'."):
         import matplotlib
         from matplotlib.figure import Figure
@@ -148,7 +148,7 @@ FIGURES: dict[str, Callable[[Axes, Data], None]] = {
 
 
 def _scale(data: Data, values: Sequence[float | None]) -> list[float]:
-    """The values that there are, shares in percent."""
+    """The values that are not None, shares in percent."""
     return [(100 if data["metric"]["percent"] else 1) * v for v in values if v is not None]
 
 

@@ -106,8 +106,8 @@ def write_page(
 ) -> Path:
     """Write the page; `damaged` has a sentence for each run that could not be read.
 
-    Of a grid, `overview` is above all settings, and `tried` has a table for each of them. `confusions` and `scatters`
-    have what was asked for of each setting.
+    For a grid, `overview` comes before all settings, and `tried` has a table for each of them. `confusions` and
+    `scatters` hold what each setting additionally shows.
     """
     text = render(settings, damaged=damaged, overview=overview, tried=tried, confusions=confusions, scatters=scatters)
     write_bytes(out, text.encode())
@@ -205,7 +205,7 @@ def render_recommendation(answer: Recommendation, folder: Path, seconds: float) 
 
 def _describe_decision(answer: Recommendation) -> str:
     over = pluralize(answer.draws, "draw")
-    return f"{answer.setting.title}: {answer.metric.heading} over {over}, every client counting the same"
+    return f"{answer.setting.title}: {answer.metric.heading} over {over}, all clients with the same weight"
 
 
 def script_safe(data: Any) -> Markup:
@@ -251,7 +251,7 @@ def _section(setting: Setting, tried: Sequence[Captioned] = ()) -> dict[str, Any
 
 
 def _without_blanks(table: Table, lines: int) -> Table:
-    """The table without columns that no method has a value in: of moments that were not measured."""
+    """The table without empty columns, such as those of moments that were not measured."""
     head, rows = table
     kept = [i for i in range(len(head)) if any(row[i] for row in rows[:lines])]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
@@ -299,7 +299,7 @@ def describe_partition(summary: dict[str, Any]) -> list[str]:
 
 
 def tabulate_partition(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
-    """A row per client: its number, its name if it has one, and its samples, those for training by class."""
+    """A row per client: its number, its name if it has one, its sample counts, and its training samples by class."""
     parts = parts_with_samples(counts)
     head = ["client", *(["name"] if names else []), *parts, *classes]
     rows = [
@@ -361,7 +361,7 @@ def write_forgotten(before: Run, after: Run, out: Path) -> Path:
     gone = ", ".join(after.manifest["experiment"]["without"])
     same = "the others keep their numbers, samples and random draws"
     metric = f"{capitalize(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
-    intro = f"The run {before.path.name} as if {gone} had never been there: {same}. {metric}."
+    intro = f"The run {before.path.name} as if {gone} had never taken part: {same}. {metric}."
     title = f"{before.method} without {gone}"
     text = fill_template("table.html.j2", title=title, intro=intro, head=head, rows=rows)
     write_bytes(out, text.encode())

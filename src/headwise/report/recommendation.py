@@ -1,6 +1,6 @@
 """Which method to use, in words: what `headwise choose` answers, decided on validation samples.
 
-Test samples are read here, once, of the methods that the answer names.
+Test samples are read here, once, for the methods that the answer names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Recommendation:
 
     setting: Setting
     settings: Mapping[str, Mapping[str, Any]]
-    """by line, what differs from the experiment that was given"""
+    """by line, what differs from the given experiment"""
     limits: Sequence[str]
     """sentences about what was cut short, left out or not tried"""
     screened: Table
@@ -77,7 +77,7 @@ class Recommendation:
     def near(self) -> list[str]:
         """The lines that can't be told apart from the best, which is the first.
 
-        Whether local training is behind was asked before any run, so it is judged by its own interval, without Holm.
+        Whether local training is behind is a question from before any run, so its own interval decides, without Holm.
         """
         cells = self.validation
         best, *others = cells.not_worse_than_best(self.equal)
@@ -86,7 +86,7 @@ class Recommendation:
 
     @cached_property
     def level(self) -> list[str]:
-        """The lines at most one standard error behind the best, or as little as makes no difference."""
+        """The lines at most one standard error, or a negligible difference, behind the best."""
         cells = self.validation
         best = self.validation.ranking[0]
         slack = {name: max(cells.standard_error(best, name), self.equal) for name in self.near}
@@ -96,7 +96,7 @@ class Recommendation:
     def pick(self) -> str:
         """Local training if it can't be told apart from the best: learning together must show that it pays.
 
-        Else the simplest of those level with the best: one model for everybody, then least traffic.
+        Otherwise the simplest of those level with the best: one global model, then least traffic.
         """
         return self.local if self.local in self.near else min(self.level, key=self._simplicity)
 
@@ -128,7 +128,7 @@ class Recommendation:
 
     @cached_property
     def for_traffic(self) -> str:
-        """What sends least among those that can't be told apart from the best."""
+        """The line that sends least among those that can't be told apart from the best."""
         return min(self.near, key=self.traffic)
 
     @property
@@ -152,7 +152,7 @@ class Recommendation:
         }
 
     def table(self) -> Table:
-        """A row per line: what decided, how sure that is, what it costs; test scores of those that are named."""
+        """A row per line: its score, how certain that is, and its cost; test scores only for named lines."""
         form = self.metric.form
         cells = self.validation
         likely = cells.best_probabilities(self.equal)
@@ -286,7 +286,7 @@ class Recommendation:
     def _how_sure(self) -> str:
         likely = self.validation.best_probabilities(self.equal)[self.pick]
         if not self.validation.repeated or np.isnan(self.validation.mean(self.pick).low):
-            return "One run of each method: nothing says how sure this is."
+            return "There is one run of each method, so nothing shows how certain this is."
         over = pluralize(self.draws, "draw") if self.draws > 1 else "the clients of one draw; another draw may differ"
         over = self.setting.repeats if self.setting.is_one_division else over
         few = f", which are few: {FEW} or more say more" if 1 < self.draws < FEW else ""
@@ -295,7 +295,7 @@ class Recommendation:
         return f"{self.pick} is {close}, with a probability of {likely:.0%}, over {over}{few}."
 
     def _list_left_out(self) -> list[str]:
-        """Who ran on fewer draws, so that less is known of it."""
+        """The lines that ran on fewer draws, about which less is known."""
         sentences: list[str] = []
         for draws in sorted({*self.left_out.values()}):
             names = [name for name, count in self.left_out.items() if count == draws]
@@ -305,7 +305,7 @@ class Recommendation:
         return sentences
 
     def _still_rising(self) -> list[str]:
-        """Lines that were still learning when they ended: with more rounds, the order may be another."""
+        """Lines that were still learning when they ended: with more rounds, the order may change."""
         rising = [name for name, line in self.lines.items() if _is_rising(line, self.equal)]
         if not rising:
             return []
@@ -313,7 +313,7 @@ class Recommendation:
 
 
 def weigh_clients_equally(cells: Cells) -> Cells:
-    """The same cells, with every client counting the same."""
+    """The same cells, with equal weights for all clients."""
     return replace(cells, weights=np.ones_like(cells.weights), aggregate=None)
 
 

@@ -44,7 +44,7 @@ class Line:
 
     @property
     def metric(self) -> Metric:
-        """By which its runs are judged."""
+        """The main metric of its runs."""
         return self.runs[0].metric
 
     @cached_property
@@ -83,7 +83,7 @@ class Line:
 
     @property
     def moment(self) -> str:
-        """By which it is ranked: pre, else stale, else global. The same for all methods, whatever they score."""
+        """The moment that ranks it: pre, else stale, else global. The same for all methods, whatever they score."""
         return self.measured_moments[0]
 
     @property
@@ -128,7 +128,7 @@ class Setting:
 
     @property
     def repeats(self) -> str:
-        """What the runs of a line are, in words."""
+        """The number of draws or seeds of a line, in words."""
         seeds = max(len(line.runs) for line in self.lines)
         if self.is_one_division:
             return f"{pluralize(seeds, 'seed')} of one division of the data"
@@ -158,7 +158,7 @@ class Setting:
                         values = run.last_scores(part).get(line.moment, {})
                         samples = [sum(row) for row in run.partition[part]]
                         scores[line.name][d, s, [*values]] = [*values.values()]
-                        weights[d] = samples or weights[d]  # sites may not tell
+                        weights[d] = samples or weights[d]  # sites may not share them
         main = self.metric
         return Cells(scores, weights, self.has_same_clients, main.aggregate, main.better == "up")
 
@@ -176,7 +176,7 @@ class Setting:
 
     @property
     def table_lines(self) -> list[Line]:
-        """All lines, best first; those without a score, such as of a run that crashed, come last."""
+        """All lines, best first; those without a score, for example after a crash, come last."""
         return [*self.ranking, *(line for line in self.lines if not line.measured_moments)]
 
     @cached_property
@@ -292,7 +292,7 @@ def _federation(run: Run) -> str:
 
 
 def _same_data(runs: Sequence[Run]) -> list[list[Run]]:
-    """In groups in which a draw always gives the same clients: those of a data set that changed are kept apart."""
+    """Grouped so that a draw always gives the same clients: runs before and after the data changed stay apart."""
     hashes = {(cell_of(run)[0], run.manifest["partition"]["hash"]) for run in runs}
     if len(hashes) == len({draw for draw, _ in hashes}):
         return [[*runs]]
@@ -353,7 +353,7 @@ def _code_of(run: Run) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """Without where the run's folder is: two runs on the same objects differ in nothing else."""
+    """Without the location of the run's folder, which is all that differs between two runs on the same objects."""
     return with_relative_paths(run.manifest["experiment"], run.path)
 
 
@@ -374,7 +374,7 @@ def name_row(method: str, settings: Iterable[str]) -> str:
 
 
 def _read_names(runs: Iterable[Run]) -> dict[Path, str]:
-    """What each run's method is called: as typed for the comparison that lists the run, else by its name or file."""
+    """The name of each run's method: as typed for the comparison that lists the run, or else its name or file."""
     every = [*runs]
     homes = {home for run in every for home in (run.path.parent, run.path.parent.parent)}  # a grid has folders between
     names = {path: row.method for home in homes for row in read_comparison(home) for path in row.runs}

@@ -170,7 +170,7 @@ def to_latex(setting: Setting, style: TableStyle) -> str:
 
 
 def format_captioned_latex(captioned: tuple[str, Table], style: TableStyle) -> str:
-    """A table as it is, with display names in its first column; a caption of the style replaces its own."""
+    """The table unchanged, except for display names in its first column and the style's caption, if there is one."""
     caption, (head, rows) = captioned
     columns = [_without_unit(title, [row[i] for row in rows]) for i, title in enumerate(head[1:], 1)]
     titles = [style.names.get(row[0], row[0]) for row in rows]
@@ -182,7 +182,7 @@ def format_captioned_latex(captioned: tuple[str, Table], style: TableStyle) -> s
 
 
 def format_captioned(captioned: tuple[str, Table], form: str, style: TableStyle) -> str:
-    """A table as it is, in one of the formats."""
+    """The table, unchanged, in one of the formats."""
     if form == "latex":
         return format_captioned_latex(captioned, style)
     return to_markdown(captioned[1]) if form == "markdown" else to_csv(captioned[1])
@@ -230,7 +230,7 @@ def _name_in_paper(line: Line, names: Mapping[str, str], with_file: bool = False
 
 
 def _best_rows(setting: Setting, lines: Sequence[Line], rows: list[list[str]], column: int) -> set[int]:
-    """The best value of a column; in that of the ranking, with all that can't be told apart from it."""
+    """The best value of a column; in the column that ranks, also all that can't be told apart from it."""
     values = {r: _value(rows[r][column]) for r in range(len(lines)) if rows[r][column]}
     if not values:
         return set()
@@ -252,7 +252,7 @@ def _has_few_draws(setting: Setting) -> bool:
 def _choose_columns(head: list[str], rows: list[list[str]], words: Sequence[str]) -> list[int]:
     """The columns whose headings have these words, in that order; without words, as many as fit a page.
 
-    These are the scores and the worst clients', if they have a value; ``all`` is all that have one.
+    These are the scores, including those of the worst clients, that have a value; ``all`` keeps every column with one.
     """
     known = [i for i in range(1, len(head)) if any(row[i] for row in rows)]
     if not words:

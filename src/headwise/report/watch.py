@@ -72,7 +72,7 @@ def watch_app(root: Path) -> Starlette:
 
 
 def _rows(home: Path) -> Iterator[dict[str, Any]]:
-    """A row for each folder of several runs, then one for each run; unreadable runs say why."""
+    """A row for each folder of several runs, then one for each run; for an unreadable run, the reason."""
     runs = find_runs(home)
     folders = sorted({run.path.parent for run in runs if run.path != home and run.path.parent != home})
     for folder in folders:

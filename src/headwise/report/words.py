@@ -39,14 +39,14 @@ def describe_failures(setting: Setting) -> list[str]:
 
 
 def _list_alone(setting: Setting) -> list[str]:
-    """Such as methods that share only the body, where the network has none."""
+    """Methods whose clients received nothing, for example because they share only a body that has no parameters."""
     others = [line for line in setting.lines if line.runs[0].method != "standalone"]
     alone = [line.name for line in others if not any(s["bytes_down"] for s in line.summaries)]
     return [f"Clients of {', '.join(alone)} received nothing: they trained alone."] if alone else []
 
 
 def describe_results(setting: Setting) -> list[str]:
-    """Who won, by how much, whether that is more than chance, and who would be better off with local training."""
+    """Which method is best, its lead, whether that may be chance, and who would be better off with local training."""
     lines = _rank(setting)
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
@@ -88,7 +88,7 @@ def describe_results(setting: Setting) -> list[str]:
 
 
 def _list_behind(setting: Setting, near: Sequence[str], local: Line) -> list[str]:
-    """Which lines score below local training: surely, or perhaps by chance."""
+    """The lines that score below local training: certainly, or perhaps by chance."""
     lines = [line for line in setting.ranking if setting.metric.gain(line.score, local.score) < 0]
     surely = [line for line in lines if line.name not in near and _is_ahead(setting, local, line)]
     groups = {
@@ -117,7 +117,7 @@ def _names_near(setting: Setting, best: Line) -> list[str]:
 
 
 def _list_near(setting: Setting, near: Sequence[str], best: Line) -> list[str]:
-    """Who can't be told apart from the best line, and how much the draws can tell."""
+    """The lines that can't be told apart from the best one, and a warning if there are few draws."""
     where = " on validation samples" * _is_judged(setting)
     sentences = [f"Can't be told apart from {best.name}{where}: {', '.join(near)}."] if near else []
     few = f"Intervals over {setting.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."
@@ -143,7 +143,7 @@ def _rank(setting: Setting) -> list[Line]:
 
 
 def _compare_with_test(setting: Setting, best: Line) -> list[str]:
-    """What decided, and who would lead by test samples."""
+    """The validation score that decided, and the method that leads on test samples."""
     if not _is_judged(setting):
         return []
     value = setting.metric.form(best.mean(setting.metric.validation, best.moment))
@@ -151,11 +151,11 @@ def _compare_with_test(setting: Setting, best: Line) -> list[str]:
     decided = f"On validation samples, which decide, it has {value} ({best.moment})"
     if first is best or setting.metric.gain(first.score, best.score) < SAME:
         return [f"{decided}; it also leads on test samples."]
-    return [f"{decided}; on test samples, which must not, {first.name} leads with {_at(first)}."]
+    return [f"{decided}; on test samples, which must not decide, {first.name} leads with {_at(first)}."]
 
 
 def _describe_own_models(best: Line, lines: Sequence[Line]) -> list[str]:
-    """Who wins with the models that clients have after training, if these are better; and how to export them."""
+    """The best method by the models that clients have after training, if these are better; and how to export them."""
     how = "headwise export --moment post writes them"
     if best.moment == "stale":
         return [f"Own last models are those after training: {how}."]
@@ -202,14 +202,14 @@ def _describe_privacy(lines: Sequence[Line]) -> list[str]:
 
 
 def _lead(setting: Setting, one: Line, other: Line) -> str:
-    """How far one line is ahead of another, and how sure that is."""
+    """How far one line is ahead of another, and how certain that is."""
     if (cells := setting.cells([one, other])) is None:
         return f"ahead by {points(setting.metric, setting.metric.gain(one.score, other.score))}, on other draws"
     return describe_difference(cells, setting.metric, one.name, other.name, one_division=setting.is_one_division)
 
 
 def describe_difference(cells: Cells, metric: Metric, one: str, other: str, *, one_division: bool = False) -> str:
-    """How far one is ahead of, or behind, another, and how sure that is; few draws don't tell how many would do."""
+    """How far one is ahead of or behind another, and how certain that is; with enough draws, how many would decide."""
     lead, low, high = (interval := cells.difference(one, other))
     words = f"{'ahead' if lead >= 0 else 'behind'} by {points(metric, abs(lead))}"
     if math.isnan(low):

@@ -7,6 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 open_models: Callable[[Any], Any]
-"""gives a run its models; `exports` registers it, because reading a run must not import what trains"""
+"""gives a run its models; `exports` registers it, because reading a run must not import the training code"""
 continue_run: Callable[..., Any]
-"""continues a run, in its folder or a new one; registered likewise"""
+"""continues a run, in its folder or a new one; also registered"""

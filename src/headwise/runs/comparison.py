@@ -31,7 +31,7 @@ class ListedRow(NamedTuple):
 def read_comparison(folder: Path) -> list[ListedRow]:
     """The rows of the folder's comparison; empty without one.
 
-    Paths are those of the day it was written: only their last parts count, since people move folders.
+    Only the last parts of the listed paths count, because the folder may have moved since.
     """
     path = folder / COMPARISON
     if not path.is_file():
@@ -47,12 +47,12 @@ def read_comparison(folder: Path) -> list[ListedRow]:
         rows.append(ListedRow(cell["method"], runs, cell))
     inside = all(_is_inside(run, folder) for row in rows for run in row.runs)
     if not inside or not rows or not all(row.runs and is_text(row.method) for row in rows):
-        raise RunError(f"{path} is damaged: it does not say which runs belong to the comparison.")
+        raise RunError(f"{path} is damaged: it does not list the runs of the comparison.")
     return rows
 
 
 def _is_inside(run: Path, folder: Path) -> bool:
-    """Whether a listed folder is really below this one, also behind symbolic links."""
+    """Whether a listed folder is really below this one, after following symbolic links."""
     try:
         return is_text(str(run)) and folder.resolve() in run.resolve().parents
     except (OSError, RuntimeError):  # links in a circle

@@ -22,13 +22,13 @@ from .files import MANIFEST, check
 FORMAT = 1
 """of all files in a run's folder"""
 INPUTS = "inputs"
-"""the folder of what was passed as Python objects"""
+"""the folder for inputs that were passed as Python objects"""
 PATHS = ("path", "trace", "files")
 """settings that may name a file in there: stored relative to the run's folder, which people move"""
 
 
 def hash_code(entry: dict[str, Any]) -> str:
-    """The hash of the code that a manifest lists, as it stands in the names of folders."""
+    """The hash of the code that a manifest lists, as used in folder names."""
     plain = {name: entry[name] for name in ("numerics", "packages", "files")}
     return digest(to_json(plain, sort_keys=True).encode())[:8]
 
@@ -100,7 +100,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _no_run(folder: Path) -> str:
-    """What a folder without a manifest is."""
+    """The error for a folder without a manifest."""
     if not folder.is_dir():
         return f"{folder} is not the folder of a run: there is no such folder."
     runs = sorted(p.parent.name for p in folder.glob("*/manifest.json"))

@@ -61,7 +61,7 @@ def native_rate(rows: Iterable[Mapping[str, Any]]) -> float:
 
 def sgemm_rate(size: int = 768, turns: int = 5) -> float:
     """GFLOP/s of one core of this machine in torch's product of two matrices."""
-    import torch  # whoever only reads runs need not wait for it
+    import torch  # reading runs must not import torch
 
     threads = torch.get_num_threads()
     a = torch.ones(size, size)

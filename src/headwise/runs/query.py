@@ -33,7 +33,7 @@ LISTED = 1000
 def read_names(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The clients' names in the order of their numbers; empty if the data has none."""
     names = tuple(partition.get("names", ()))
-    clients = len(partition["train"]) or len(names)  # a site may keep its counts to itself
+    clients = len(partition["train"]) or len(names)  # a site may not share its counts
     if names and (len(names) != clients or len(set(names)) < len(names)):
         raise RunError(f"{path} is damaged: it must have one name for each client.")
     return names
@@ -53,7 +53,7 @@ def name_by_site(homes: Mapping[int, int], sites: Mapping[int, str], clients: in
 
 
 def read_site_names(path: Path, clients: int) -> tuple[str, ...]:
-    """The same from a run's sites.json, which also has the sites that came later; empty without one."""
+    """The same from a run's sites.json, which also lists sites that joined later; empty without one."""
     content = read_json(path, absent=b"{}")
     try:
         homes, sites = ({int(k): v for k, v in content.get(name, {}).items()} for name in ("homes", "names"))
@@ -84,7 +84,7 @@ JOINED_AS = ("joined", "alone", "standalone")
 
 
 def read_new_clients(folder: Path) -> dict[str, Any] | None:
-    """As `engine.joining.join_all` gave it; None if the run has no such clients or has not ended."""
+    """The results of `engine.joining.join_all`; None if the run has no new clients or has not ended."""
     path = folder / NEW_CLIENTS
     if not path.exists():
         return None
@@ -139,7 +139,7 @@ def count_failures(rows: list[Round]) -> dict[str, int]:
 
 
 def title_of(experiment: Mapping[str, Any], metric: Metric = ACCURACY) -> str:
-    """What an experiment is run on: data set, partition and number of clients; and by what it is judged."""
+    """What an experiment runs on: data set, partition and number of clients; and its main metric."""
     at_sites = experiment["engine"]["kind"] == "flower"  # which have their own data, whatever its options
     data = _choice({"name": experiment["data"]["name"]} if at_sites else experiment["data"])
     clients = experiment["clients"]
@@ -172,7 +172,7 @@ class Run:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What the run is, which never changes: its experiment, partition, versions and hardware."""
+        """The run's experiment, partition, versions and hardware, which never change."""
         return read_manifest(self.path)
 
     @property
@@ -181,7 +181,7 @@ class Run:
 
     @cached_property
     def metric(self) -> Metric:
-        """What judges the run: the metric that its experiment names, or the usual one of its task."""
+        """The run's main metric: the one that its experiment names, or its task's default."""
         try:
             return main_metric(self._evaluate["metric"], self.manifest["experiment"]["task"])
         except (ConfigError, KeyError) as error:
@@ -198,12 +198,12 @@ class Run:
 
     @property
     def floor(self) -> float | None:
-        """The metric of a model that knows only its client's targets, not its inputs: a useful one must beat it."""
+        """The score of the best constant prediction per client, which a useful model must beat."""
         return self._floor["over"] if self._floor else self.manifest["partition"]["floor"]["weighted"]
 
     @cached_property
     def floors(self) -> list[float | None]:
-        """The same of each client; None where it is not defined, as without test samples."""
+        """Each client's floor; None where it is not defined, for example without test samples."""
         if self._floor:
             return self._floor["clients"]
         pairs = zip(self.partition["train"], self.partition["test"], strict=True)
@@ -211,7 +211,7 @@ class Run:
 
     @cached_property
     def _floor(self) -> dict[str, Any]:
-        """As stored; empty for the accuracy of classes, which the counts say."""
+        """The floors as stored; empty for the accuracy of classes, which follows from the counts."""
         if is_majority(self.metric, self.manifest["experiment"]["task"]):
             return {}
         return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
@@ -264,7 +264,7 @@ class Run:
 
     @property
     def start(self) -> Round | None:
-        """What the clients had before round 1, as round 0; None if it was not measured."""
+        """The scores before round 1, as round 0; None if they were not measured."""
         return next((row for row in self._rows if not row["round"]), None)
 
     @property
@@ -315,7 +315,7 @@ class Run:
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
-        """The lines of diagnostics.jsonl: what the method shows of what it learned, one per evaluation."""
+        """The lines of diagnostics.jsonl, one per evaluation: what the method learned about its clients."""
         return list(self._lines("diagnostics.jsonl"))
 
     @property
@@ -470,7 +470,7 @@ class Run:
         return self._models.adapt(x, y, epochs)
 
     def global_model(self, *, round: str = "last") -> TrainedModel:
-        """The global model, of methods that have one."""
+        """The global model, for methods that have one."""
         return self._models.global_model(round)
 
     @cached_property

@@ -38,7 +38,7 @@ from .query import NEW_CLIENTS, Run
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
 """the files whose extents a checkpoint stores: resuming cuts them back to these"""
 EARLY = (INPUTS, "lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
-"""all that a run killed before writing its manifest leaves: a folder with only these counts as empty"""
+"""files that a run leaves if it is killed before it writes its manifest: a folder with only these counts as empty"""
 
 
 class Start(NamedTuple):
@@ -154,13 +154,13 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
                 raise
             yield
     finally:
-        for path in missing:  # only empty ones go: the run could not start there
+        for path in missing:  # removes only empty folders: the run could not start there
             with suppress(OSError):
                 path.rmdir()
 
 
 def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
-    """Restore a damaged partition.json, if the data still give the partition that the run began with."""
+    """Restore a damaged partition.json, if the data still gives the partition that the run began with."""
     run = Run(folder)
     data = to_json(partition).encode()
     try:
