@@ -62,7 +62,7 @@ def test_a_model_is_judged_as_its_run_judged_it(task: str, tmp_path: Path, capsy
     assert bool(result["confusion"]) == (task in ("classification", "segmentation"))
     assert bool(result["bins"]) != bool(result["residuals"]) == (task == "regression")
     page = (tmp_path / "page.html").read_text()
-    assert [page.count(f"<h2>{h}") for h in ("Who is taken", "How sure", "How wrong")] == [
+    assert [page.count(f"<h2>{h}") for h in ("Confusion of classes", "Calibration", "Errors")] == [
         int(bool(result[key])) for key in ("confusion", "bins", "residuals")
     ]
     assert model.card["floor"] == run.floors[1]

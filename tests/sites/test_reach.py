@@ -178,7 +178,7 @@ def test_a_wrong_clock_is_named(home: Path, ahead: float, way: str) -> None:
     with server(home, ahead=ahead) as port:
         why, lasting = said(port, load_authority(home / "ca.crt"))
     assert why.startswith("this machine's clock is ")
-    assert f" seconds {way} the server's: set both right." in why
+    assert f" seconds {way} the server's: set both clocks." in why
     assert abs(int(why.split()[4]) - abs(ahead)) <= 2, why
     assert not lasting
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .preprocessing import Preprocessing
 
 LabelType = Literal["str", "int", "float", "bool", "datetime"]
-"""the type of a target's classes as their user has them; class names are always strings"""
+"""the type of a target's classes in the user's data; class names are always strings"""
 
 
 def cast_labels(classes: Sequence[str], label_type: LabelType) -> NDArray[Any]:
@@ -70,11 +70,11 @@ class Dataset:
     task: TaskName = DEFAULT
     """the kind of prediction, which decides the type and shape of the targets"""
     target_range: TargetRange | None = None
-    """of a regression, if it was declared; none: the mean and deviation of training targets are measured"""
+    """the declared range of a regression's targets; none: the mean and deviation of training targets are used"""
     part: NDArray[np.int8] | None = None
     """[n] 0, 1 or 2: training, validation or test, if the data assigns each sample to a part"""
     weight: NDArray[np.float32] | None = None
-    """[n] of each sample in the loss of training, from 0; None: all count the same"""
+    """[n] each sample's weight in the training loss, at least 0; None: all count the same"""
     split: str = "75/25"
     """how to divide a client's samples if `part` is not set"""
     recipe: Preprocessing | None = None
@@ -86,11 +86,11 @@ class Dataset:
 
     @cached_property
     def strata(self) -> Strata:
-        """A class for each sample, whatever the task: partitions divide by it, and figures show who holds what."""
+        """A class for each sample, in any task: partitions divide by it, and figures show who holds what."""
         return Strata(*kind_of(self.task).strata(self.y, self.classes))
 
     def with_range(self, declared: TargetRange | None) -> Dataset:
-        """With the target's range as the experiment declares it; the data may declare the same, or none."""
+        """The data set with the experiment's target range; the data may declare the same one, or none."""
         if (known := self.target_range or declared) is None:
             return self
         if declared not in (None, known):

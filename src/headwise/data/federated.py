@@ -139,7 +139,7 @@ class FederatedData:
 
     @cached_property
     def task(self) -> Task:
-        """What a model must know; quantities are measured by their range, or by the samples of those who train."""
+        """What a model must know; quantities are scaled by their range, or by the training clients' samples."""
         data = self.dataset
         shape = self.fitted.shape if self.fitted else tuple(data.x.shape[1:])
         task = Task(shape, len(data.classes), data.vocabulary, data.task)
@@ -151,7 +151,7 @@ class FederatedData:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """The preprocessing of a user's own data, fitted on those who train, or on everybody's sums."""
+        """The preprocessing of a user's own data, fitted on the training clients, or on all sites' sums."""
         recipe = self.dataset.recipe
         trains = [p.train for p in self.parts]
         if recipe is None or self._sums is None:
@@ -161,7 +161,7 @@ class FederatedData:
 
     @cached_property
     def summary(self) -> Summary:
-        """Hash, sizes, label histograms and the majority-class floor; other tasks have one of their own."""
+        """Hash, sizes, label histograms and the majority-class floor; other tasks have their own floor."""
         labels, names = self.dataset.strata
         summary = summarize(labels, self.parts, len(names))
         if kind_of(self.dataset.task).one_class:

@@ -30,7 +30,7 @@ NAMES = (
         for name in ("multiarray._reconstruct", "multiarray.scalar", "numeric._frombuffer")
     ),
 )
-"""that a pickle of arrays may have"""
+"""types that a pickle of arrays may have"""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def to_text(value: str | bytes) -> str:
 
 
 class _Machine:
-    """Interprets operations; its time and memory grow with their number, whatever they are."""
+    """Interprets operations in time and memory proportional to their number, whatever they are."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -126,7 +126,7 @@ class _Machine:
         self.stack[-1].update(_to_dict(values))
 
     def reduce(self) -> None:
-        """Make what a name and its arguments stand for."""
+        """Make the value that a name and its arguments stand for."""
         name, arguments = self.pop(2)
         make = name.text.rpartition(".")[2]
         if make == "_reconstruct":

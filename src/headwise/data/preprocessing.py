@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 def sum_rows(numbers: Floats, starts: NDArray[np.int64]) -> Floats:
-    """[starts, 3, columns]: over the rows from each start to the next, bit for bit what each client computes alone."""
+    """[starts, 3, columns]: sums of the rows from each start to the next, with the bits that each client would get."""
     if not len(numbers):
         return np.zeros((len(starts), 3, numbers.shape[1]))
     present = ~np.isnan(numbers)
@@ -158,7 +158,7 @@ def _count_categories(recipe: Preprocessing, x: NDArray[Any]) -> dict[str, dict[
 def fit_all(
     recipe: Preprocessing, x: NDArray[Any], trains: Sequence[NDArray[np.int64]], newcomers: Collection[int] = ()
 ) -> Fitted:
-    """The result of `measure` and `fit` for these clients; the samples of newcomers count at most for themselves."""
+    """The result of `measure` and `fit` for these clients; newcomers' samples affect at most their own scaling."""
     every = no_sums(recipe)
     own = [every] * (len(trains) if recipe.options.fit == "client" else 0)
     own = [measure(recipe, x[trains[c]]) if c in newcomers else sums for c, sums in enumerate(own)]
@@ -181,7 +181,7 @@ def fit_all(
 
 
 def _check_scale(recipe: Preprocessing, every: Sums, low: Floats, high: Floats) -> None:
-    """Refuse numbers whose deviation is lost beside their size, such as an hour's times in seconds since 1970."""
+    """Refuse numbers that differ too little for their size, such as the times of one hour in seconds since 1970."""
     _, std, _ = _fit_scale(recipe, every)
     lost = (std == 1) & (high - low > 10) & (recipe.options.numbers == "standardise")
     for k in np.flatnonzero(lost)[:1] if recipe.form != "image" else ():
@@ -311,7 +311,7 @@ class Fitted:
 
 
 FEW = 5
-"""unknown categories that are named"""
+"""unknown categories that a warning names"""
 Unknown = Counter[tuple[str, str]]
 """how often each category that training did not have occurs, by column and category"""
 
@@ -439,7 +439,7 @@ LARGEST = 10**7
 
 
 def sums_to_json(recipe: Preprocessing, sums: Sums) -> str:
-    """The sums and what they are of, as JSON."""
+    """The sums and the features they belong to, as JSON."""
     values = {name: dict(sorted(counts.items())) for name, counts in sums.values.items()}
     targets = {"targets": sums.targets.tolist()} if sums.targets.size else {}
     numbers = {"n": sums.n, "numbers": sums.numbers.tolist(), "values": values}
@@ -447,7 +447,7 @@ def sums_to_json(recipe: Preprocessing, sums: Sums) -> str:
 
 
 def sums_from_json(text: str) -> tuple[Preprocessing, Sums]:
-    """The inverse; a `DataError` if it is nothing that `sums_to_json` could have written."""
+    """The inverse; raises `DataError` if `sums_to_json` can't have written this text."""
     try:
         if len(text) > LARGEST:
             raise ValueError(f"they have more than {LARGEST:,} characters")
@@ -495,10 +495,10 @@ def add_sums(texts: Sequence[str]) -> str:
 
 
 def sums_for(recipe: Preprocessing, text: str) -> Sums:
-    """The sums in `text`, which must be of the same features."""
+    """The sums in `text`, which must belong to the same features."""
     shared, sums = sums_from_json(text)
     if shared != replace(recipe, categories={}):
-        raise DataError("the federation's sums are of other features, or for other preprocessing, than this data.")
+        raise DataError("the federation's sums belong to other features, or other preprocessing, than this data.")
     return sums
 
 

@@ -251,7 +251,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run's manifest says about its partition."""
+    """A run's partition, as its manifest describes it."""
 
     clients: int
     train: int

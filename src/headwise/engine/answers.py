@@ -1,4 +1,4 @@
-"""What the server accepts: it sends a round's jobs, checks the answers, and decides when it can't continue.
+"""The server's end of a round: sends the jobs, checks the answers, and decides when the run can't continue.
 
 Nothing here trusts an answer: it may come twice, late or for another round, or hold anything its type allows.
 """
@@ -139,7 +139,7 @@ def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
 
 
 def _find_fault(plan: Plan, answer: Answer) -> tuple[str, str] | None:
-    """What is wrong with an answer, whatever the others sent: a reason to count by, and words for the sentence."""
+    """What is wrong with an answer by itself: a reason to count by, and words for the message."""
     up = answer.up
     faults = plan.experiment.faults
     if up is None or type(up) is not answer_type(answer.kind, record_types(type(plan.method))):

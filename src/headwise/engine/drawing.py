@@ -44,7 +44,7 @@ def _uniform(self: Tensor, low: float = 0, high: float = 1, *, generator: torch.
 
 
 def _normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
-    """By Box and Muller."""
+    """Normal draws, by the Box-Muller transform."""
     u, v = torch.rand((2, *self.shape), dtype=torch.float64, generator=generator)
     return self.copy_((-2 * _log(1 - u)).sqrt() * -_cos(2 * math.pi * (v - 0.5)) * std + mean)
 

@@ -48,7 +48,7 @@ def drive(
     rounds: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Reason:
-    """Run the remaining rounds, or at most so many `rounds`; return why the run ended."""
+    """Run the remaining rounds, or at most `rounds` of them; return why the run ended."""
     watching = tuple(observers)
     begun = time.monotonic()
 
@@ -108,7 +108,7 @@ def _find_reason_to_stop(plan: Plan, now: Progress, spent: float) -> Reason | No
 
 
 def _measure_start(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> StartMeasured:
-    """Measure the clients before any training, as round 0; nothing of it has an effect on the rounds."""
+    """Measure the clients before any training, as round 0; this has no effect on the rounds."""
     clock = Clock("evaluate")
     before = dict(executor.clock.seconds)
     evaluation = Evaluation(plan, executor, tell, now.server, 0, {}, {})
@@ -172,7 +172,7 @@ def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, st
 
 @contextmanager
 def _explain_server_errors(plan: Plan, t: int, phase: str) -> Iterator[None]:
-    """Turn what a method's server half raises into one sentence, as for its clients."""
+    """Turn any exception from a method's server half into one sentence, as for its clients."""
     try:
         yield
     except HeadwiseError:
@@ -218,7 +218,7 @@ def _update_patience(now: Progress, row: Round, main: Metric) -> tuple[float | N
 
 
 def _seconds(clock: Clock, executor: Executor, before: Mapping[str, float], stored: float) -> Seconds:
-    """The whole round, its phases, and what all workers together did in them since `before`; `idle` is the rest."""
+    """Seconds of the round, of its phases, and of all workers together since `before`; `idle` is the rest."""
     clock.stop()
     spent = {k: v - before.get(k, 0.0) for k, v in executor.clock.seconds.items()}
     waited = executor.workers * sum(clock.seconds[phase] for phase in ("train", "evaluate"))

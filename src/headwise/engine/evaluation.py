@@ -78,7 +78,7 @@ class Evaluation:
         return lines
 
     def _ask(self, clients: Iterable[int]) -> int:
-        """Let these clients measure what they would be sent now; return the bytes sent."""
+        """Let these clients measure the model they would get now; return the bytes sent."""
         central = ServerBench(self.plan, self.t, "evaluate")
         downs = broadcasts(self.plan, self.server, clients, central)
         return self._send([Job("pre", c, self.t, down) for c, down in downs.items()])
@@ -100,7 +100,7 @@ def _parts(answer: Answer) -> PartScores:
 
 
 def _summary(scores: Mapping[int, PartScores], main: Metric) -> Figures:
-    """The metrics over all clients that have test samples, and the one that judges the run on validation samples."""
+    """The metrics over all clients that have test samples, and the main metric on validation samples."""
     figures = summarize_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]}, main)
     judged = summarize_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]}, main)
     return {**figures, main.validation: judged[main.name]} if main.name in judged else figures

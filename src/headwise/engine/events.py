@@ -33,7 +33,7 @@ class RunStarted:
     start: int
     """rounds done in earlier sessions"""
     metric: Metric = ACCURACY
-    """by which the run is judged"""
+    """the run's main metric"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class NewClients:
     """The clients that never trained have joined and were measured, after the last round."""
 
     figures: dict[str, Any]
-    """as `joining.join_all` gives it"""
+    """the result of `joining.join_all`"""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def spare_collections() -> Iterator[None]:
-    """Keep the collector from scanning what exists now: that costs a sixth of a round of small clients."""
+    """Keep the garbage collector from scanning what exists now, which costs a sixth of a round of small clients."""
     gc.freeze()
     try:
         yield
@@ -177,7 +177,7 @@ class Late(Exception):  # noqa: N818 - it is what happened, not a mistake
 class SilenceWatch:
     """Warns about work that has not ended after so many seconds, and again each time the wait has doubled.
 
-    One thread looks after a whole process, so that short pieces of work cost nothing.
+    One thread watches the whole process, so that short pieces of work cost nothing.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """New clients, which took no part in training: the model that each gets, and how good it is.
 
-An epoch of adaptation is one of `train.epochs` in the method's own training, at the learning rate without decay; what a
-method does beside those, such as FedRep's `head_epochs`, it also does here. `passes` counts all of it.
+An epoch of adaptation is one of `train.epochs` in the method's own training, at the learning rate without decay. Other
+training phases of a method, such as FedRep's `head_epochs`, also run here. `passes` counts everything.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Offer(NamedTuple):
 
 
 def offer(plan: Plan, server: Record, client: int, t: int) -> Offer:
-    """The server's half of a joining, after round t."""
+    """The server's half, after round t: what it sends a new client."""
     central = ServerBench(plan, t, "join")
     down = broadcasts(plan, server, [client], central)[client]
     one = len(plan.models) == 1 and plan.server_model is None  # else it may not fit this client's network
@@ -72,7 +72,7 @@ def measure_client(plan: Plan, client: int, model: Predictor) -> Score | None:
 
 
 def join_all(plan: Plan, server: Record, t: int) -> dict[str, Any]:
-    """Every newcomer after each number of `EPOCHS`, and what it would have without the others."""
+    """Scores of every newcomer after each number of `EPOCHS`, next to local training on the same samples."""
     rows: list[dict[str, Any]] = []
     for epochs in EPOCHS:
         rows.append(_row(plan, "joined", epochs, lambda c, e=epochs: join(plan, server, c, t, e)))
@@ -111,7 +111,7 @@ def _make_bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:
 
 
 def _train_alone(plan: Plan, client: int, t: int, epochs: int) -> Adapted:
-    """The initial model after as many epochs on the same samples, in the same order."""
+    """Local training: the initial model after as many epochs on the same samples, in the same order."""
     local = _make_bench(plan, client, t, epochs)
     m = local.init()
     local.sgd(m)
@@ -119,7 +119,7 @@ def _train_alone(plan: Plan, client: int, t: int, epochs: int) -> Adapted:
 
 
 def _standalone(plan: Plan, client: int, rounds: int) -> Adapted:
-    """To the bit what the method standalone gives this client, if it trains in each of these rounds."""
+    """Bit for bit the model of the method standalone, if this client trains in each of these rounds."""
     state = None
     passes = 0.0
     for t in range(1, rounds + 1):

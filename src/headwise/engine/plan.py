@@ -26,7 +26,7 @@ from .sampling import Trace, newcomers, read_trace
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
 
-The best round's only take space on the disk. A model as after training is written in every round, even by methods whose
+The best round's models only take disk space. Post-training models are written in every round, even by methods whose
 clients otherwise keep nothing.
 """
 
@@ -94,7 +94,7 @@ class Plan:
 
     @cached_property
     def metrics(self) -> Sequence[Metric]:
-        """What evaluations measure; refuses what does not apply to the task."""
+        """The metrics that evaluations measure; refuses those that do not apply to the task."""
         evaluate = self.experiment.evaluate
         return metrics_to_measure(self.task, evaluate.metrics, evaluate.metric)
 

@@ -60,7 +60,7 @@ class ServerBench:
 
 
 def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:
-    """What each client is sent. Records that hold the same objects become one, which is stored and sent once."""
+    """The message for each client. Records that hold the same objects become one, which is stored and sent once."""
     made: dict[tuple[int, ...], tuple[Record, Record]] = {}
     downs: dict[int, Record] = {}
     for c in clients:

@@ -1,4 +1,4 @@
-"""Models for new clients: from what the run's server has, and the client's own samples."""
+"""Models for new clients, from the server's state and the client's own samples."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class AdaptedClient(NamedTuple):
     trained_on: int
     measured_on: int
     scores: dict[int, Score]
-    """on the samples that it did not train on, after each number of epochs; empty if there are none"""
+    """scores on held-out samples, after each number of epochs; empty if there are none"""
     model: TrainedModel
 
 
 def adapt_files(models: Models, data: Path, client: str, epochs: int, test: float) -> Iterator[AdaptedClient]:
-    """A model for each client in these files, or for one of them; a share of its samples is only measured with."""
+    """A model for each client in these files, or for one of them; a share of its samples is held out for testing."""
     reader = models.of(models.plan.clients[0])
     batches = list(read_batches(data, reader, labelled=True, client=client))
     x = np.concatenate([reader.inputs.encode(batch.raw) for batch in batches])

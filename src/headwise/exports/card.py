@@ -1,4 +1,4 @@
-"""An exported folder: card.json says what the model is, and names its other files with their sizes and hashes."""
+"""An exported folder: card.json describes the model, and lists the other files with their sizes and hashes."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def make_run_card(
 
 
 def _division(experiment: Experiment, clients: int) -> dict[str, Any]:
-    """How the run's data were divided, without where they are: whoever has them can tell its test samples again."""
+    """How the run's data was divided, without its location: whoever has the data can find the test samples again."""
     plain = experiment.to_plain()
     names = ("partition", "split", "fraction", "seed", "data_seed", "task", "target_range", "without")
     division = {name: plain[name] for name in names if plain.get(name) is not None}
@@ -178,7 +178,7 @@ def _division(experiment: Experiment, clients: int) -> dict[str, Any]:
 def make_card(
     experiment: Experiment, data: Choice, dataset: Dataset, of: dict[str, Any], licence: str
 ) -> dict[str, Any]:
-    """What is known wherever the model was made; `data` is where the samples come from."""
+    """The part of a card that every model has; `data` is where the samples come from."""
     path = data.options.get("path") if data.name == OWN else None  # none at the server of a federation
     description = read_description(Path(path)) if path else None
     return {
@@ -201,7 +201,7 @@ def make_card(
 
 
 def _scores(run: Run, client: int, t: int, moment: str) -> dict[str, Any] | None:
-    """What the run measured of this model; none if it did not."""
+    """This model's scores in the run; empty if it was not measured."""
     measured = {row["round"]: row.get(moment) for row in run.clients if row["client"] == client and moment in row}
     rounds = [r for r in measured if r == t or (r < t and moment == "post")]  # the last training may be some rounds ago
     parts = measured[max(rounds)] if rounds else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # scikit-learn's own annotations are incomplete
 else:
     try:
         from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    except ImportError:  # an estimator says so when it is made
+    except ImportError:  # an estimator reports this when it is created
 
         class BaseEstimator: ...
 
@@ -220,26 +220,26 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     """A classifier for scikit-learn with a model for each group of samples, such as a hospital.
 
     Groups are the clients of a simulated federation: their models are trained together by a method, and each predicts
-    its own group. All samples are trained on. Without groups there is one client, which is ordinary training.
+    its own group. All samples are used for training. Without groups there is one client, which is ordinary training.
 
     Args:
         method: as in `fit`; "fedper" shares all layers but the last.
-        group: the column of X with the groups (of an array, its number), instead of ``groups=`` in `fit` and `predict`.
-            It is not a feature.
-        unknown: what predicts samples of groups that `fit` did not have, or without groups: "error", or "mean" for the
-            mean of all models, weighted by their samples.
+        group: the column of X with the groups (its index, if X is an array), instead of ``groups=`` in `fit` and
+            `predict`. It is not used as a feature.
+        unknown: how to predict samples without a group, or of a group that `fit` did not see: "error", or "mean" for
+            the mean of all models, weighted by their samples.
         model: the network, as in `fit`.
         rounds: rounds of training.
         lr: the learning rate.
         epochs: epochs of each round.
         batch: samples of each step.
-        random_state: a number, a RandomState, or None for another one each time.
+        random_state: a number, a RandomState, or None for a different one each time.
         settings: further settings of `fit`, such as ``{"optimizer": "adam", "class_weight": "balanced"}``.
         out: a folder that keeps the run; by default, it is deleted after `fit`.
 
     Attributes:
         classes_: the classes, in the type of y.
-        groups_: the groups; None without.
+        groups_: the groups; None if there were none.
         models_: the model of each group, as `Run.model` returns it.
 
     Example:
@@ -331,7 +331,7 @@ def _check_weights(weights: Any, X: Any) -> Array:
 
 
 def _detach(model: TrainedModel) -> TrainedModel:
-    """A copy that needs nothing of its run, and has the same bits once it is pickled; of our own networks."""
+    """A copy that does not need its run, and keeps its bits when pickled; only for our own networks."""
     try:
         return restore_model(*model.pack("torch"))
     except HeadwiseError:  # several networks, or one that only its own code can build

@@ -1,4 +1,4 @@
-"""What a model takes: samples as a user has them become numbers, which its program takes."""
+"""A model's inputs: turns a user's raw samples into the numbers that its program takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMS = get_args(Form)
 MOST = 2**27
 """values of one sample"""
 DIGITS = 1000
-"""a mean of more deviations than this has lost too many of float32's seven digits"""
+"""if the mean is more than this many deviations, float32's seven digits are too few"""
 
 _STEPS: dict[str, tuple[list[str], list[str]]] = {
     "number": (["fill and flag missing numbers", "scale numbers"], ["find missing cells"]),
@@ -34,7 +34,7 @@ _STEPS: dict[str, tuple[list[str], list[str]]] = {
 
 
 class EncodedTable(NamedTuple):
-    """Rows that `Inputs.encode` gave; an array of a user's has no names of columns."""
+    """Rows that `Inputs.encode` returned; a user's array has no column names."""
 
     x: NDArray[Any]
 
@@ -79,7 +79,7 @@ class Inputs:
 
     @property
     def fits_float32(self) -> bool:
-        """Whether numbers in float32 keep the digits that count: not times in seconds since 1970, a minute apart."""
+        """Whether float32 has enough digits for these numbers: it has not for times in seconds since 1970."""
         if self.fitted is None or self.dtype != "float64":
             return False
         return bool((np.abs(self.fitted.mean) <= DIGITS * self.fitted.std).all())
@@ -101,7 +101,7 @@ class Inputs:
         }
 
     def steps(self) -> dict[str, list[str]]:
-        """Which preprocessing is inside the program, and which `encode` does before, because ONNX can't."""
+        """The preprocessing steps inside the program, and those that `encode` does first because ONNX can't."""
         if self.fitted is None:
             return {"inside": ["scale images"] if self.mean else [], "outside": []}
         recipe = self.fitted.recipe

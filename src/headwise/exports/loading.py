@@ -1,4 +1,4 @@
-"""Exported folders back as models: onnxruntime runs a program, or torch a network of ours or of the caller."""
+"""Loads exported folders: onnxruntime runs a program, or torch runs one of our networks or the caller's."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def restore_model(
 
 
 def _pack_again(packed: PackedModel, format: Format) -> PackedModel:
-    """What a model was loaded from: it has no samples, on which another format could be checked."""
+    """The file that a model was loaded from; another format could not be checked, because there are no samples."""
     if format != packed.format:
         raise ConfigError(f"format is {format!r}, but this model was loaded from the format {packed.format}.")
     return packed
@@ -103,7 +103,7 @@ def make_answer(module: InferenceModule) -> Answer:
 
 
 def _check_answer(path: Path, answer: Answer, inputs: Inputs, shape: tuple[int, ...]) -> None:
-    """Whether it answers one sample as the card says."""
+    """Check that the model's output for one sample has the shape on its card."""
     try:
         prediction = answer(np.zeros((1, *inputs.shape), inputs.dtype))
     except HeadwiseError:

@@ -63,12 +63,12 @@ class TrainedModel:
     """
 
     card: dict[str, Any]
-    """what it is: task, classes, inputs, metrics, how it was trained; as card.json has it"""
+    """description of the model: task, classes, inputs, metrics and training, as in card.json"""
     inputs: Inputs
     answer: Callable[[NDArray[Any]], Prediction]
     """from encoded samples; see `inputs`"""
     pack: Callable[[Format], PackedModel]
-    """what its folder holds in this format"""
+    """the model's folder in this format"""
     network: nn.Module | None = None
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class TrainedModel:
         return restore_model, packed
 
     def infer(self, raw: Any) -> Prediction:
-        """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
+        """Scores and probabilities of raw samples, as in the files, before any preprocessing."""
         return self.answer(self.encode(raw))
 
     def encode(self, raw: Any) -> NDArray[Any]:
@@ -142,7 +142,7 @@ class TrainedModel:
         return self.decide(self.infer(raw))
 
     def decide(self, prediction: Prediction) -> NDArray[Any]:
-        """What `predict` returns, from scores that are known already."""
+        """What `predict` returns, from scores that are already known."""
         kind = kind_of(self.card["task"])
         return kind.decode(prediction.scores, self.classes_ if kind.one_class else self.classes)
 

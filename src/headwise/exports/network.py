@@ -150,7 +150,7 @@ class Encoding(nn.Module):
 
 
 def _bag(tokens: Tensor, buckets: int) -> Tensor:
-    """As `count_words`, to the bit; word 0 is none."""
+    """Bit for bit as `count_words`; word 0 is padding."""
     words = torch.arange(buckets, dtype=tokens.dtype)  # onnxruntime warns of comparisons that it must cast
     counts = (tokens[:, :, None] == words).sum(1).float() * (words > 0)
     norm = counts.sum(1, keepdim=True).sqrt()
@@ -224,7 +224,7 @@ def _task(card: Mapping[str, Any], inputs: Inputs) -> Task:
 
 
 def _build_ours(plain: dict[str, Any], task: Task) -> SplitModel:
-    """Without memory for its weights, so that their sizes can be compared with the stored ones first."""
+    """One of our networks, without memory for its weights, so that sizes can be compared with the stored ones first."""
     if plain["name"] == NETWORK:
         called = plain.get("called", "a network of your own")
         how = f"load it with hw.load_model(folder, network={called}), or export it as ONNX"
@@ -295,7 +295,7 @@ def trace_program(module: InferenceModule, example: NDArray[Any]) -> ExportedPro
 
 
 def onnx_metadata(card: Mapping[str, Any]) -> dict[str, str]:
-    """What whoever has only the program needs to know: names of classes, and of the columns of `x`."""
+    """What users of the program alone need to know: the names of classes and of the columns of `x`."""
     preprocessing = card["inputs"]["preprocessing"] or {}
     columns = [column["name"] for column in preprocessing.get("columns", [])]
     names = {"classes": list(card["classes"]), "columns": columns}

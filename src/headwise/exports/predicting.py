@@ -1,4 +1,4 @@
-"""Predictions of files into files, batch by batch: tables, or masks as PNG or NPZ files."""
+"""Predicts the samples in files and writes the results, batch by batch: tables, or masks as PNG or NPZ files."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _masks(model: TrainedModel, batch: Batch) -> NDArray[Any]:
 
 
 def _choose_place(root: Path, batch: Batch, name: Any) -> Path:
-    """Where a sample's mask goes: as its image lies below the data, without a folder `images`; others by number."""
+    """The path of a sample's mask: that of its image within the data, without a folder `images`; or else its number."""
     if _are_images(batch):
         inside = Path(name).relative_to(root if root.is_dir() else root.parent)
         return Path(*(part for part in inside.parts if part != "images"))

@@ -33,7 +33,7 @@ LSTM LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool Mean MeanV
 NonZero Not OneHot Or PRelu Pad Pow RNN Reciprocal ReduceL1 ReduceLogSum ReduceLogSumExp ReduceMin ReduceProd
 ReduceSumSquare Resize Round ScatterElements Selu Shrink Sign Sin Sinh Size Softplus Softsign SpaceToDepth Split Sum
 Tan Tanh ThresholdedRelu TopK Trilu Xor"""
-"""what a user's own network may need besides: from tensors to tensors, always the same, and with an end"""
+"""more operators that a user's own network may need: deterministic functions of tensors that always terminate"""
 OPERATORS = frozenset((WRITTEN + ORDINARY).split())
 """no Loop, If, Scan or SequenceMap, no strings, sequences, randomness or files"""
 OPSETS = range(17, 25)
@@ -113,7 +113,7 @@ def load_program(path: Path, data: bytes, shape: tuple[int, ...]) -> Answer:
             program,
             options,
             providers=["CPUExecutionProvider"],
-            enable_fallback=0,  # else it prints what is in the file
+            enable_fallback=0,  # otherwise it prints the file's contents
         )
     except ConfigError:
         raise

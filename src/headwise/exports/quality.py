@@ -209,7 +209,7 @@ class Quality(NamedTuple):
     confusion: list[list[int]]
     """samples or pixels, true classes by row and predicted ones by column; empty for labels and quantities"""
     bins: list[Bin]
-    """how sure it is; empty for quantities"""
+    """how certain the model is; empty for quantities"""
     calibration: float | None
     """mean difference of confidence and accuracy, weighted by predictions (expected calibration error)"""
     residuals: list[Residuals]
@@ -338,7 +338,7 @@ def label_texts(model: TrainedModel, y: Any) -> Any:
 
 
 def _metrics_of(model: TrainedModel) -> list[Metric]:
-    """The task's default metrics, and the others in the card, but for calibration: the page has its own."""
+    """The task's default metrics, and the others in the card, except calibration: the page has its own."""
     task = model.card["task"]
     default = metrics_to_measure(task, (), None)
     measured = (model.card["metrics"] or {}).get("test")
@@ -382,13 +382,13 @@ def count_samples(quality: Quality) -> str:
 
 
 def compare_with_floor(model: TrainedModel, quality: Quality) -> list[str]:
-    """Sentences: what a model without inputs scores, and whether this one is any better."""
+    """Sentences about the floor, and whether the model is better than it."""
     try:
         metric = main_metric(model.card.get("metric"), model.card["task"])
     except ConfigError:  # of a package that is not installed here
         return []
     floor = model.card.get("floor")
-    of = "a model that ignores its inputs, in the run"
+    of = "the best constant prediction, in the run"
     if is_majority(metric, model.card["task"]) and quality.confusion:
         floor = max(map(sum, quality.confusion)) / sum(map(sum, quality.confusion))
         of = "always the most frequent class of these samples"
@@ -440,7 +440,7 @@ class Importances:
 
 
 def measure_importance(model: TrainedModel, x: NDArray[Any], y: NDArray[Any], repeats: int, seed: int) -> Importances:
-    """Of encoded samples and their targets."""
+    """The importance of each feature on encoded samples and their targets."""
     if not isinstance(repeats, int) or repeats < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"repeats is {repeats!r}, but must be a whole number from 1.")
     if len(x) < 2:

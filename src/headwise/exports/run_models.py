@@ -66,14 +66,14 @@ if TYPE_CHECKING:
 DEPLOYED = "flower"
 """the engine of runs with sites; in a simulation of sites, all clients are here"""
 FACTS = ("shape", "classes", "vocabulary", "sizes", "kind")
-"""that sites report about each client's data"""
+"""facts that sites report about each client's data"""
 
 
 class Models:
     """All models of one run.
 
-    `Run.model` and its siblings use it. Its data are read once, because some methods make a client's model from its
-    samples; a script that needs the models of many clients keeps one `Models`.
+    `Run.model` and similar methods use it. Some methods make a client's model from its samples, so the run's data is
+    read once: a script that needs the models of many clients should keep one `Models`.
 
     Args:
         run: The run.
@@ -326,7 +326,7 @@ class Served:
                 raise ValueError("facts are missing")
             return each
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"{path} is damaged: it does not say what data the sites have.") from error
+            raise RunError(f"{path} is damaged: it does not describe the sites' data.") from error
 
 
 def refuse_deployed(run: Run, client: int | None = None) -> NoReturn:
@@ -337,7 +337,7 @@ def refuse_deployed(run: Run, client: int | None = None) -> NoReturn:
 
 
 SAMPLES = 32
-"""on which an exported model must agree with the network"""
+"""samples on which an exported model must agree with the network"""
 TOLERANCE = 1e-4
 """of scores, as a share of the largest if that is above 1; probabilities differ far less"""
 
@@ -352,7 +352,7 @@ class ClientInputs(NamedTuple):
 def make_model(
     plan: Plan, data: FederatedData | None, network: nn.Module, card: dict[str, Any], client: int | ClientInputs
 ) -> TrainedModel:
-    """The network as a model that takes raw samples of a client: one of the data's, or one with its own inputs."""
+    """The network as a model that takes a client's raw samples: a client of the data, or one with its own inputs."""
     if isinstance(client, int):
         assert data is not None
         client = _inputs_and_samples(data, client, card["reading"])
@@ -420,7 +420,7 @@ def encode_run_samples(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> 
 def _pack(
     plan: Plan, module: InferenceModule, card: dict[str, Any], samples: NDArray[Any], format: Format
 ) -> PackedModel:
-    """A model's file, but only if what will be loaded from it predicts these samples as the network does."""
+    """A model's file, after checking that the model loaded from it predicts these samples as the network does."""
     check_format(format)
     path = Path(FILES[format])
     with torch.no_grad():

@@ -41,13 +41,13 @@ class Batch(NamedTuple):
     y: NDArray[Any] | None
     """targets, as `encode_targets` gives them, if they are read"""
     clients: list[str]
-    """whose each sample is; empty names unless a data.toml says it"""
+    """the client of each sample; empty names without a data.toml"""
     file: Path
-    """that holds them; of images, their folder"""
+    """the file that holds them; for images, their folder"""
 
 
 class Selection(NamedTuple):
-    """Whether to read targets, and whose samples; empty: everybody's."""
+    """Whether to read targets, and which client's samples; empty: all clients'."""
 
     labelled: bool
     client: str
@@ -102,7 +102,7 @@ def _files(path: Path, d: Description, client: str) -> list[Piece]:
     """The files to read; of one client, if one is named and files belong to clients."""
     if path.suffix.lower() != ".toml":
         if client:
-            raise DataError(f"{path} does not say whose samples it has: only a data.toml does.")
+            raise DataError(f"{path} does not name the clients of its samples: only a data.toml does.")
         return [Piece(path, "")]
     if d.format == "arrays":
         return [Piece(d.place)]
@@ -157,7 +157,7 @@ def _tables(d: Description, model: TrainedModel, selection: Selection, files: Se
 def _encode(
     model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any], unknown: Unknown
 ) -> EncodedTable:
-    """Here, where it is known which rows of the file these are."""
+    """Encode samples, with errors that name their rows in the file."""
     try:
         return EncodedTable(model.inputs.encode(cells, unknown))
     except CellError as error:
@@ -224,7 +224,7 @@ def _images(d: Description, model: TrainedModel, selection: Selection, files: Se
 
 
 def _is_mask(path: Path) -> bool:
-    """Of a folder of images beside it."""
+    """Whether the file is a mask of a folder of images next to it."""
     return path.parent.name == "masks" and (path.parent.parent / "images").is_dir()
 
 

@@ -151,7 +151,7 @@ def recipe_of(ask: Ask, method: str) -> Recipe:
 
 
 def cells_of(ask: Ask) -> list[Cell]:
-    """All runs that the requested cells need, each experiment once; what a column is compared with comes first."""
+    """All runs that the requested cells need, each experiment once; the baselines of a column come first."""
     cells: dict[str, Cell] = {}
     for column in ask.columns:
         if column.measure not in RUN:
@@ -178,7 +178,9 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
     values = merge(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
     own = merge(ask.settings.values, column.sweep.values)
     values = merge(values, {k: v for k, v in own.items() if k != "method"})
-    options = column.options.values if recipe.name in ask.table.methods else {}  # not of a method run beside them
+    options = (
+        column.options.values if recipe.name in ask.table.methods else {}
+    )  # not those of a baseline that is run next to them
     chosen = Choice.parse(method, "method")
     values["method"] = merge(chosen.to_plain(), options, _options(chosen.name, own.get("method", {})))
     values["seed"] = seed
@@ -188,7 +190,7 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
 
 
 def _options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that this method has."""
+    """The options that this method has."""
     known = field_types(registry.find("method", method.partition("@")[0])) if options else {}
     return {k: v for k, v in options.items() if k in known}
 

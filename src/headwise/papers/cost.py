@@ -27,7 +27,7 @@ MOST_ROUNDS = 20
 FEW = 16
 """most samples of a client in the shorter rounds"""
 LONGER = 4
-"""times as many samples has a client in the longer rounds"""
+"""factor on a client's samples in the longer rounds"""
 JUDGED = 100
 """most test samples of a client"""
 
@@ -43,7 +43,7 @@ class RoundCost:
     judged: float
     """for each test sample that a model is measured on"""
     adapted: float
-    """for each training sample of a client that is measured after a download, which some methods adapt to it"""
+    """for each training sample of a measured client, because some methods adapt the download to them"""
 
 
 class Costs:

@@ -131,7 +131,7 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     rounds = runs[0].manifest["experiment"]["rounds"]
     floor = floor_in(runs[0].manifest["partition"]["floor"], ask)
     if column.measure == "rounds":
-        ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would flatter
+        ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would look too good
         verdict = judge_rounds(printed, fmean(ours) if ours else None, rounds) + (" (scaled)" if ask.scaled else "")
         floor = None
     else:
@@ -148,7 +148,7 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
 
 
 def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
-    """Seed by seed, ours divided by FedAvg's; what is printed, by the printed one of FedAvg."""
+    """Our figures divided by FedAvg's, seed by seed; the printed one divided by FedAvg's printed one."""
     recipe = recipe_of(ask, method)
     unit = recipe_of(ask, UNIT)
     printed, whole = (ask.table.cell(m, column.name) for m in (method, UNIT))

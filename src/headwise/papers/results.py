@@ -82,7 +82,7 @@ class Reproduction:
         return {**how, "rows": [row.to_plain() for row in self.rows], "words": self.words()}
 
     def words(self) -> list[str]:
-        """What a reader must know: scale, rules, what is open, and the notes on these cells."""
+        """What a reader must know: the scale, the rules, what the paper leaves open, and notes on these cells."""
         ask = self.ask
         was_run = any(row.seeds for row in self.rows)
         sentences = list[str]()
@@ -213,7 +213,7 @@ def judge_ratio(printed: Printed, ours: float) -> str:
 
 
 def judge_exact(printed: Printed, ours: float | str, tolerance: float, agrees: str = "exact") -> str:
-    """Nothing is trained: it must agree to the last printed digit. Only a quantity of our own can be `exact`."""
+    """The verdict on an untrained number: equal to the last printed digit or not. Only our own can be `exact`."""
     if isinstance(ours, str) or printed.mean is None:
         return agrees if ours == printed.text else f"differs: {ours}"
     if abs(ours - printed.mean) <= tolerance + 1e-9:

@@ -1,7 +1,7 @@
-"""Papers as data: what a table prints, how it was measured, the settings behind it, and finding it by its name.
+"""Papers as data: a table's printed numbers, how they were measured, the settings behind them, and how to find it.
 
-A paper is a TOML file: `fedgmh.toml` says how its tables are run, `fedgmh.numbers.toml` what they print. Reading them
-checks every key, type and name, and imports nothing heavy. A path to your own TOML file works as well.
+A paper is a TOML file: `fedgmh.toml` describes how its tables are run, `fedgmh.numbers.toml` what they print. Reading
+them checks every key, type and name, and imports nothing heavy. A path to your own TOML file works as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ratio = Literal["pace", "convergence", "duration"]
 """time per round, rounds to convergence, and their product, as multiples of FedAvg's: seconds depend on the machine"""
 RATIOS = get_args(Ratio)
 UNIT = "FedAvg"
-"""whose figures ratios are multiples of"""
+"""the method whose figures ratios are multiples of"""
 Measure = Literal[Ratio, "accuracy", "rounds", "traffic", "total", "parameters", "width", "size", "claim"]
 """accuracy, rounds (to a target) and ratios are run; the others are computed exactly"""
 

@@ -76,7 +76,7 @@ class ClientFacts:
             if self.sums and sums_from_json(self.sums)[1].targets.shape[1] not in (0, self.classes):
                 return "reports sums of other targets than it has"
         except DataError as error:
-            return f"reports what can't be true: {error}"
+            return f"reports facts that can't be true: {error}"
         large = len(self.shape) > DIMENSIONS or math.prod(self.shape) > LARGEST
         large |= self.classes > LARGEST or self.vocabulary > LARGEST
         return "reports data of an implausible size" if large or not self.classes else None
@@ -102,7 +102,7 @@ def pool_sums(experiment: Experiment, facts: Mapping[int, ClientFacts]) -> Exper
 
 
 def write_for_sites(experiment: Experiment) -> str:
-    """The experiment as sites receive it, in JSON: without files, folders and the machine of the server's own."""
+    """The experiment as sites receive it, in JSON: without the server's own files, folders and machine."""
     text = to_json(without_files(experiment).to_plain())
     try:
         read_foreign(text)
@@ -112,7 +112,7 @@ def write_for_sites(experiment: Experiment) -> str:
 
 
 def without_files(experiment: Experiment) -> Experiment:
-    """The experiment without what only means something on the machine where it was written."""
+    """The experiment without settings that only apply to the machine where it was written."""
     data = experiment.data
     own = {key: type(value)() for key, value in data.options.items() if key in FILES}
     name = Path(data.name).stem if data.name.endswith(".py") else data.name
@@ -130,7 +130,9 @@ def resolve_for_sites(experiment: Experiment) -> Experiment:
         raise ConfigError(f"fraction is {experiment.fraction:g}, but must be 1 for clients at sites.")
     if experiment.without or experiment.evaluate.new_clients:
         name = "without" if experiment.without else "evaluate.new_clients"
-        raise ConfigError(f"{name} is set, but only simulations know all clients: at sites, start those you want.")
+        raise ConfigError(
+            f"{name} is set, but only simulations know all clients: for clients at sites, start only those you want."
+        )
     for kind, choice in (("method", experiment.method), *(("model", m) for m in experiment.model)):
         if choice.name.endswith(".py") or choice.name == NETWORK:
             raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")

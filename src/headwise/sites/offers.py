@@ -1,7 +1,7 @@
-"""What a deployment's server has for a site that comes after the last round, as a folder to hand over.
+"""An offer: a folder that lets a site join a deployment after the last round.
 
-It holds what any client is sent that is drawn for the first time, and the global model, if there is one: no samples,
-no client's state, and no code.
+It holds the message that a client gets when it is first drawn, and the global model, if there is one: no samples, no
+client's state, and no code.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Handed(NamedTuple):
 
     folder: Path
     fingerprint: str
-    """of the card, which has the hashes of all files: whoever has the same one has the same offer"""
+    """hash of the card, which has the hashes of all files: the same fingerprint means the same offer"""
     experiment: str
     """as sites receive it, in JSON"""
     client: int
-    """the newcomer's number: the first that nobody has"""
+    """the newcomer's number: the first free one"""
     t: int
     """the round after which it was written"""
     run: str
@@ -56,7 +56,7 @@ class Handed(NamedTuple):
     whole: bytes | None
 
     def offer(self, kind: type[Record]) -> Offer:
-        """With a download of this type."""
+        """The offer, with its download as a record of this type."""
         try:
             whole = None if self.whole is None else Params(from_bytes(self.whole).tensors)
             return Offer(decode(kind, self.down), whole)
@@ -83,7 +83,7 @@ def write_offer(models: Models, folder: Path) -> str:
 
 
 def read_offer(folder: Path, expected: str = "", admit: Callable[[int], None] = lambda size: None) -> Handed:
-    """The offer, whose fingerprint must begin as `expected`; `admit` may refuse its size before its files are read."""
+    """The offer, whose fingerprint must begin with `expected`; `admit` may refuse its size before files are read."""
     card = read_any_card(folder, _SHAPE)
     if not card["checksum"].startswith(expected.lower()):
         raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {card['checksum']}.")
@@ -101,7 +101,7 @@ def read_offer(folder: Path, expected: str = "", admit: Callable[[int], None] = 
 
 
 def _add_newcomer(plan: Plan) -> Plan:
-    """The plan with the newcomer as its last client, of which the server knows nothing.
+    """The plan with the newcomer, about which the server knows nothing, as its last client.
 
     It counts as a client of average size with all classes, as under privacy, where nobody's classes are known.
     """

@@ -23,7 +23,7 @@ def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
     findings = Findings()
     report = name_passed(d, findings)
     try:
-        loaded = load(d, findings)  # which names what was passed itself
+        loaded = load(d, findings)  # its message already names the argument
     except DataError as error:
         report(DataFinding("error", "unreadable", str(error)))
         return None, findings.all()

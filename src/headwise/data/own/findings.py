@@ -40,7 +40,7 @@ class DataFinding:
     column: str = ""
     client: str = ""
     part: str = ""
-    """in which the row is, of data that was passed in Python"""
+    """the part that holds the row, for data that was passed in Python"""
 
     @property
     def where(self) -> str:
@@ -104,18 +104,18 @@ class PassedTable(NamedTuple):
     first: int
     """its first line in the copy, counted from 1"""
     client: str
-    """whose table it is; empty: that of all clients"""
+    """the client that the table belongs to; empty: all clients"""
     part: str
     """train, val or test, if the client has several"""
 
 
 def name_passed(d: Description, report: Report) -> Report:
-    """The same report, of findings as their user knows them."""
+    """The same report, with locations as the user knows them."""
     return lambda finding: report(as_passed(d, finding))
 
 
 def as_passed(d: Description, finding: DataFinding) -> DataFinding:
-    """The finding in the table that was passed, whose rows count from 0; others stay as they are."""
+    """The finding with its location in the table that was passed, whose rows count from 0; others are unchanged."""
     if d.format != "jsonl" or finding.file != d.place or not (tables := _read_tables(d.place.parent / ROWS)):
         return finding
     if finding.row is None:

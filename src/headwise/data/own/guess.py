@@ -199,7 +199,7 @@ def _sample_cells(files: Sequence[Path], d: Description, columns: Sequence[str])
 
 
 def _has_decimal_commas(cells: Sequence[str]) -> bool:
-    """Whether a column has such numbers only; 1,234 may be a thousand, unless another cell tells."""
+    """Whether a column has only such numbers; 1,234 may mean a thousand, unless another cell rules that out."""
     texts = [cell.strip() for cell in cells]
     with_comma = [t for t in texts if COMMA.fullmatch(t)]
     plain = all(COMMA.fullmatch(t) or re.fullmatch(r"[+-]?\d+", t) for t in texts)
@@ -228,7 +228,7 @@ def _guess_split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[st
 
 
 def _has_texts_only(cells: Sequence[Any], d: Description) -> bool:
-    """Whether a file with types says that a column has texts, which are not numbers even if they look like some."""
+    """Whether a file with types declares a column of texts, which are not numbers even if they look like numbers."""
     return d.format != "csv" and all(isinstance(c, str) for c in cells)
 
 
@@ -243,7 +243,7 @@ def _guess_kind(name: str, cells: Sequence[Any], d: Description) -> str:
 
 
 def _kind_of_numbers(name: str, cells: Sequence[Any], texts: Sequence[str], d: Description) -> str:
-    """Of a column that may have numbers; in a file without types, few whole numbers are categories."""
+    """The kind of a column that may hold numbers; in a file without types, a few whole numbers are categories."""
     numbers = [float(c) if isinstance(c, bool) else to_number(t) for c, t in zip(cells, texts, strict=True)]
     different = len(set(texts))
     if None not in numbers:

@@ -103,7 +103,7 @@ def _open_header(path: Path, report: Report) -> Any:
     pillow = _import_pillow(path)
     try:
         _check_file(path)
-        with warnings.catch_warnings(action="ignore"):  # of large images, which are refused here
+        with warnings.catch_warnings(action="ignore"):  # Pillow's warning about large images, which are refused here
             image = pillow.open(path, formats=FORMATS)
         if image.width * image.height <= LARGEST:
             return image

@@ -1,4 +1,4 @@
-"""The files that a data.toml describes: whose they are, which part they hold, and whether they have changed."""
+"""The files that a data.toml describes: their clients, their parts, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -162,20 +162,20 @@ def fingerprint(d: Description, known: Hashes | None = None) -> str:
 
 
 def check_unchanged(d: Description, known: Hashes, *, content: bool = False) -> None:
-    """Raise a DataError that names the first file that is not as in `known`; `content`: read all files to find out."""
+    """Raise a DataError that names the first file that differs from `known`; `content`: read all files to check."""
     now = hash_files(d, None if content else known, fresh=content)
     for name in [*known, *now]:
         path = d.place if d.place.is_file() else d.place / name
         if name not in now:
-            raise DataError(f"{path} is gone since the run began.")
+            raise DataError(f"{path} has been removed since the run began.")
         if name not in known:
-            raise DataError(f"{path} is new since the run began.")
+            raise DataError(f"{path} has been added since the run began.")
         if now[name].sha256 != known[name].sha256:
             raise DataError(f"{path} has changed since the run began.")
 
 
 def read_hashes(path: Path) -> dict[str, FileHash]:
-    """As a run's folder keeps them."""
+    """The hashes that a run's folder stores."""
     try:
         return {name: FileHash(*entry) for name, entry in read_json(path).items()}
     except (AttributeError, TypeError) as error:

@@ -79,7 +79,7 @@ def load(d: Description, report: Report = raise_errors, known: Hashes | None = N
 
 
 def _choose_label_type(raw: Raw, classes: Sequence[str], d: Description) -> LabelType:
-    """As given, or that of the target; only classes of their own names can have another type than text."""
+    """The given type, or that of the target; classes with other names are always text."""
     if d.names not in ((), d.classes):
         return "str"
     label_type = d.label_type or (guess_label_type(classes) if d.format == "csv" else raw.label_type)
@@ -130,7 +130,7 @@ def _choose_model(recipe: Preprocessing, task: TaskName) -> str:
 
 
 def _assign_parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
-    """The part of each sample, if the data says so."""
+    """The part of each sample, if the data defines it."""
     part = _split_by_time(raw, d, report) if raw.time is not None else raw.part
     if part is None:
         if d.split.by == "files":
@@ -211,7 +211,7 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
 
 
 def _list_others(first: DataFinding, others: Sequence[DataFinding], d: Description) -> str:
-    """More rows with the same problem, as their user counts them."""
+    """More rows with the same problem, as the user counts them."""
     here = [f for f in others if (f.file, f.client) == (first.file, first.client)]
     rows = [str(row) for f in here[:LISTED] if (row := as_passed(d, f).row) is not None]
     listed = f", and in rows {', '.join(rows)}{', ...' if len(here) > len(rows) else ''}" if rows else ""

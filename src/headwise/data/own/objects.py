@@ -85,7 +85,7 @@ class Joined:
 
 
 def _split_targets(y: Any, targets: Sequence[str]) -> dict[str, Any]:
-    """A table's columns; those of a matrix, of which one column is the target itself; or the one column that y is."""
+    """The columns of y: a table's, a matrix's (a single one is the target itself), or y itself."""
     if _is_frame(y):
         columns = {str(name): y[name] for name in _names_of(y) or []}
     elif len(shape := getattr(y, "shape", ())) == 2:
@@ -152,7 +152,7 @@ def store(
 
 
 def _check_description(path: Path) -> None:
-    """Refuse invalid settings before anything is written; the draft's path would tell a user nothing."""
+    """Refuse invalid settings before anything is written; the draft's path would mean nothing to a user."""
     try:
         read_description(path)
     except ConfigError as error:
@@ -470,7 +470,7 @@ def _dtypes_of(frame: Any) -> dict[Any, Any]:
 
 
 def _find_label_type(frame: Any, name: str) -> LabelType | None:
-    """The type that JSON does not tell, or that pages should show: of a column of dates or of truth values."""
+    """The type of a column of dates or truth values, which JSON loses or pages should show."""
     original = {str(n): n for n in _names_of(frame) or []}
     cells = [cell for cell in _to_list(frame[original[name]]) if _to_plain(cell, None) is not None]
     if cells and all(isinstance(cell, date | np.datetime64) for cell in cells):
@@ -532,7 +532,7 @@ def _load_partitions(value: Any) -> dict[str, Any] | None:
     if not callable(take) or not isinstance(count, int):
         return None
     shares = [take(k) for k in range(count)]
-    named: Any = getattr(value, "partition_id_to_natural_id", None) or {}  # known only now
+    named: Any = getattr(value, "partition_id_to_natural_id", None) or {}  # which the partitioner knows only now
     return {str(named.get(k, k)): each for k, each in enumerate(shares)}
 
 
@@ -551,7 +551,7 @@ def _samples_of(name: str, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 def deal(data: FederatedData, model: str, out: Path) -> list[Path]:
     """Write NAME/data.toml and its arrays for every client, and the experiment.toml of a rehearsal, into a new folder.
 
-    Samples are as the network takes them, and in the parts that they would have in a simulation.
+    Samples are stored as the network takes them, in the same parts as in a simulation.
     """
     called = data.names or tuple(map(str, range(len(data))))
     names = [_folder_name(name) for name in called]

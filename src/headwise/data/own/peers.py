@@ -109,7 +109,7 @@ def _check_tokens(tokens: NDArray[Any], path: Path) -> NDArray[np.int32]:
 
 
 def _count_classes(config: Path, pieces: Sequence[StoredPiece]) -> int:
-    """As config.json says, or as many as occur."""
+    """The number of classes in config.json, or else of those that occur."""
     highest = max(int(p.y.max(initial=0)) for p in pieces)
     lowest = min(int(p.y.min(initial=0)) for p in pieces)
     classes = highest + 1
@@ -124,7 +124,7 @@ def _count_classes(config: Path, pieces: Sequence[StoredPiece]) -> int:
 
 
 def _write(pieces: Sequence[StoredPiece], classes: int, out: Path) -> Path:
-    """Arrays that no run scales again, and the labels as classes, whether all of them occur or not."""
+    """Write arrays that no run scales again, with all labels as classes, even those that do not occur."""
     tokens = pieces[0].x.dtype == np.int32
     words = {"texts": "tokens", "buckets": max(int(p.x.max(initial=1)) for p in pieces) + 1} if tokens else {}
     names = tuple(map(str, range(classes)))
@@ -146,14 +146,17 @@ SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 """mean and deviation of each channel by which FL-bench normalises its data sets, by their names there"""
 SOURCES: dict[str, type[Source]] = {"mnist": MNIST, "fmnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
-"""whose public files FL-bench reads: training images first, then test images, as here"""
+"""data sets whose public files FL-bench reads: training images first, then test images, as here"""
 
 
 def import_fl_bench(folder: Path, out: Path) -> Path:
     """Write the clients of FL-bench's `folder` to the new folder `out`, and return its data.toml."""
     name = folder.absolute().name
     if name not in SCALES:
-        raise DataError(f"{folder} is of a data set whose normalisation is not known: FL-bench's {', '.join(SCALES)}.")
+        raise DataError(
+            f"{folder} holds a data set whose normalisation is not known: it must be one of FL-bench's "
+            f"{', '.join(SCALES)}."
+        )
     indices = _read_partition(folder / "partition.pkl")
     x, y = _read_samples(folder, name)
     pieces: list[StoredPiece] = []

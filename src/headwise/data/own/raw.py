@@ -56,13 +56,13 @@ class Raw:
     """[n] 0, 1, 2 for training, validation, test, if the data says so"""
     rows: Sequence[Rows]
     time: NDArray[Any] | None = None
-    """[n] what to order each client's samples by"""
+    """[n] sort keys of each client's samples"""
     categories: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
     """for each category column, what its codes stand for"""
     weight: NDArray[np.float64] | None = None
     """[n] of each sample in the loss of training"""
     label_type: LabelType = "str"
-    """of the target, if there is one column of it"""
+    """type of the target, if it is a single column"""
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -156,7 +156,7 @@ LARGE = 64 << 20
 """bytes beyond which an array moves to a memory-mapped file, so that only what is used is read.
 TMPDIR sets the folder of these files; if /tmp is in memory, point it to a disk."""
 REFERENCES = "x.json"
-"""instead of x.npy: where the arrays are that were too large to copy"""
+"""instead of x.npy: the locations of arrays that were too large to copy"""
 
 
 class GrowingArray:
@@ -219,7 +219,7 @@ class _Reference(NamedTuple):
 
 
 def _read_locations(home: Path) -> list[_Reference]:
-    """As `reference` made them: nothing else may become a type or a shape."""
+    """The locations that `reference` wrote: nothing else may become a type or a shape."""
     path = home / REFERENCES
     try:
         references = [_Reference(**each) for each in read_json(path)]

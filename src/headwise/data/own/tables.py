@@ -287,7 +287,7 @@ def _add_block(
 
 
 def _report_unusable(d: Description, block: RowBlock, owner: NDArray[np.int64], report: Report) -> NDArray[np.bool_]:
-    """Which rows have no client, or a list or an object where a single value must be."""
+    """Report rows without a client, and lists or objects where a single value is needed."""
     dropped = owner < 0
     for i in np.flatnonzero(dropped):
         state = "is a list or an object" if isinstance(block.columns[d.client][i], NESTED) else "is empty"

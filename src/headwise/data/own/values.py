@@ -82,7 +82,7 @@ class Codes(dict[Any, int]):
 
 
 def guess_label_type(texts: Collection[str]) -> LabelType:
-    """By what all cells of a CSV file look like; a number with a leading zero is a name."""
+    """The type that all cells of a CSV file look like; a number with a leading zero is a name."""
     if texts and {t.lower() for t in texts} <= {"true", "false"}:
         return "bool"
     if texts and all(re.fullmatch(r"[+-]?(0|[1-9]\d{0,17})", t, re.ASCII) for t in texts):
@@ -201,10 +201,10 @@ LENGTH = np.float32(12)
 
 
 def count_words(tokens: NDArray[Any], buckets: int) -> NDArray[Any]:
-    """Roots of how often each word occurs, so that "the" does not outweigh all others; each row has the same length, so
-    that long texts weigh no more than short ones.
+    """Square roots of word counts, so that "the" does not outweigh all other words; each row has the same norm, so that
+    long texts weigh no more than short ones.
 
-    The length is that of 144 standardised numbers: rows of length 1 would need a learning rate 144 times as high.
+    The norm is that of 144 standardised numbers: rows of norm 1 would need a learning rate 144 times as high.
     """
     tokens = tokens.astype(np.int64)
     counts = np.zeros((len(tokens), buckets), np.float32)

@@ -1,7 +1,7 @@
-"""Random changes to a batch of training samples, by `train.augment`: our own of images, or a user's function.
+"""Random changes to a batch of training samples, by `train.augment`: our own, for images, or a user's function.
 
-Flips and crops say which row and column each pixel comes from, so targets for pixels change with their images. A
-function of a user's own gets `(x, rng)` and returns new samples, or `(x, y, rng)` and returns both.
+Flips and crops are maps of rows and columns, so masks change together with their images. A user's function gets
+`(x, rng)` and returns new samples, or `(x, y, rng)` and returns both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def augment(x: Tensor, y: Tensor, changes: Sequence[Augmentation], rng: torch.Ge
 
 
 def apply_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What a user's own function makes of a copy of a batch: as many samples, of the same shape."""
+    """Apply a user's own function to a copy of a batch; it must return as many samples, of the same shape."""
     function = change.given
     if function is None:
         how = f"pass it again, as in headwise.resume(folder, augment={change.title})"
@@ -56,7 +56,7 @@ def apply_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Genera
 
 
 def _images(x: Tensor, y: Tensor, names: Sequence[str], rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images [n, channels, height, width], each changed on its own, and their targets, perhaps of their pixels."""
+    """Images [n, channels, height, width], each changed independently, and their targets, which may be masks."""
     n, _, height, width = x.shape
     rows = torch.arange(height).repeat(n, 1)
     columns = torch.arange(width).repeat(n, 1)

@@ -27,7 +27,7 @@ from .scoring import compute_outputs
 FEATURE_BATCH = 100
 """samples per pass without gradients; with many more, activations no longer fit the cache"""
 WIDEST = 1024
-"""a batch larger than the client's data is padded to this at most, whatever size a user sets"""
+"""largest size to which a batch is padded if it is larger than the client's data"""
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
 
@@ -82,7 +82,7 @@ class ClientBench:
         self._features = NO_FEATURES
         """the last body whose features were computed, and its features"""
         self._batch: tuple[Tensor, Tensor] | None = None
-        """the batch of samples that a loss has now, and its indices"""
+        """the current batch of samples, and its indices"""
         self.samples = [0]
         """samples trained on, for the speed display; a list, shared with all benches made from this one"""
         self.flops = [0.0]
@@ -326,7 +326,7 @@ def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module
 
 
 def halves(models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]) -> tuple[nn.Module, nn.Module | None]:
-    """What learns by the usual loss: the only model, or just its head, and the frozen body that gives its features."""
+    """What trains with the task's loss: the only model, or just its head, and the frozen body below it."""
     (model,) = models
     if isinstance(model, SplitModel) and parts == (model.head,):
         return model.head, model.body

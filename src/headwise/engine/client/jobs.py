@@ -1,4 +1,4 @@
-"""Everything that happens at a client: every executor ends up in `handle`."""
+"""Everything that happens at a client: every executor calls `handle`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JobKind = Literal["census", "fit", "idle", "pre", "global"]
 
 @dataclass(frozen=True)
 class Job:
-    """What a client is asked to do, and what it is sent for it."""
+    """A client's task, and the message that comes with it."""
 
     kind: JobKind
     client: int
@@ -84,12 +84,12 @@ Handled = tuple[Answer, ClientState | None]
 
 
 def report_failure(job: Job, reason: str, detail: str) -> Answer:
-    """Stands in for an answer, and says why there is none."""
+    """An empty answer that carries the reason."""
     return Answer(job.kind, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
 
 
 def make_personal_model(plan: Plan, client: int, t: int, state: ClientState | None, down: Record) -> Predictor:
-    """What a client in this state uses after this download, to the bit what an evaluation in this round measures.
+    """The model of a client in this state after this download: bit for bit what this round's evaluation measures.
 
     A client without a state has never trained.
     """
@@ -101,9 +101,9 @@ def make_personal_model(plan: Plan, client: int, t: int, state: ClientState | No
 
 
 def restore_trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor | None:
-    """What this client had after its last training; None if the run did not keep it.
+    """The client's model after its last training; None if the run did not keep it.
 
-    The stored tensors are those of the architecture itself, or of what the method makes of several parts.
+    The stored tensors belong to the architecture itself, or to the parts that the method combines.
     """
     bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
     if not state.model:
@@ -125,8 +125,8 @@ def handle(
 ) -> Handled:
     """Do one job. Training returns the client's new state; an evaluation never changes it.
 
-    With `seeded`, where no other thread uses torch's own generator, layers that draw from it, such as dropout, depend
-    on the client and the round alone.
+    With `seeded`, layers that draw from torch's own generator, such as dropout, depend only on the client and the
+    round; no other thread may use that generator then.
     """
     clock = clock or Clock()
     clock.to("data")
@@ -194,12 +194,12 @@ def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, tra
 
 
 def _seed(plan: Plan, kind: JobKind, client: int, t: int) -> None:
-    """Layers that draw from torch's own generator, such as dropout, depend on the client and the round alone."""
+    """Seed torch's own generator, from which layers such as dropout draw, by the client and the round."""
     torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, plan.at(t)))
 
 
 def _move_here(plan: Plan, client: int, state: ClientState | None, down: Record) -> tuple[Record, Record]:
-    """What the client keeps and what it was sent, where this process computes."""
+    """The client's state and its message, on this process's device."""
     me = state.me if state else make_first_state(plan, client)
     if plan.device == "cpu":
         return me, down
@@ -207,7 +207,7 @@ def _move_here(plan: Plan, client: int, state: ClientState | None, down: Record)
 
 
 def make_first_state(plan: Plan, client: int) -> Record:
-    """A client's first state, which must not depend on when the client is first asked."""
+    """A client's first state, which must not depend on the round in which the client first takes part."""
     local = ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
     return calls.client_init(plan.method, plan.privacy.bench(plan, local, "init"))
 

@@ -26,7 +26,7 @@ def compute_outputs(network: Callable[[Tensor], Tensor], x: Tensor, batch: int, 
 
 
 def score(z: Tensor, y: Tensor, metrics: Sequence[Metric], task: str) -> Score:
-    """These metrics of the scores `z` for the targets `y`; without those that are not defined for them."""
+    """These metrics of the scores `z` for the targets `y`, except those that are undefined for them."""
     return score_predictions(Predictions(z, y, task), metrics)
 
 

@@ -21,7 +21,7 @@ class ClientState:
     trained: int
     """rounds this client has trained in"""
     model: Params = field(default_factory=Params)
-    """the state of its model as after its last training, in runs that keep it for later use"""
+    """the state of its model after its last training, in runs that keep it for later use"""
 
 
 def encode_state(state: ClientState) -> bytes:
@@ -58,7 +58,7 @@ HOT = 64 * 2**20
 
 
 class ColdStates(Protocol):
-    """Where states are stored that need not be in memory."""
+    """A store for states that need not stay in memory."""
 
     def __iter__(self) -> Iterator[int]: ...
 
@@ -107,7 +107,7 @@ class States(Mapping[int, ClientState]):
         return other
 
     def settle(self, size: int) -> None:
-        """`size` more bytes of states are now stored elsewhere: drop them from memory once they exceed `HOT`."""
+        """Count `size` more bytes of states as stored elsewhere; drop them from memory once they exceed `HOT`."""
         self._settled += size
         if self._cold and self._settled > HOT:
             self._hot.clear()

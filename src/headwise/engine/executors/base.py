@@ -73,7 +73,7 @@ def states_of(plan: Plan, states: States | None) -> States:
 
 
 def balance(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
-    """Jobs in groups of about equal work, the heaviest group first, so that no worker waits at the end of a round.
+    """Divide jobs into groups of about equal work, heaviest first, so that no worker waits at the end of a round.
 
     Each job, longest first, joins the group with the least work; there are a few more groups than workers. A group's
     answers come all at once, so their models must fit into memory.

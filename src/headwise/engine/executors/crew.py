@@ -126,7 +126,7 @@ class Crew:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Hide the program's main file, which a new process would run again: it needs nothing from there."""
+    """Hide the program's main file, which a new process would run again without needing it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -161,7 +161,7 @@ def _serve(pipe: Connection, begin: Callable[[int], Work], number: int, environm
 
 
 def _begin(begin: Callable[[int], Work], number: int) -> Work:
-    """What does the tasks; if it can't begin, every task fails with the reason."""
+    """The function that does the tasks; if it can't be made, every task fails with the reason."""
     try:
         return begin(number)
     except Exception as error:

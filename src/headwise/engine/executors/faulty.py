@@ -1,4 +1,4 @@
-"""Injected failures: what clients and networks do on a bad day, reproducible from the seed."""
+"""Injected failures of clients and networks, reproducible from the seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..plan import Plan
 from .base import Executor
 
 HUGE = 1e9
-"""the factor for a model that drowns out all others, and the number of samples a liar claims"""
+"""the factor for a huge model, and the number of samples that a lying client claims"""
 
 
 class Faulty:

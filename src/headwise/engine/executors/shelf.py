@@ -24,7 +24,7 @@ MEMORY = Path("/dev/shm")
 PREFIX = ".headwise-shelf-"
 """how shelf folders are named"""
 MARK = "owner.json"
-"""the file in each that names its owner, who holds a lock on it"""
+"""the file in each folder that names its owner, which holds a lock on it"""
 OURS = re.compile(r"x|y|[0-9]+-[0-9]+")
 """file names on a shelf"""
 SMALL = 64 * 1024
@@ -59,7 +59,7 @@ class Shelf:
         return cls(folder, mark)
 
     def put(self, data: bytes) -> Handle:
-        """A handle with which another process gets these bytes."""
+        """A handle that gives another process these bytes."""
         if len(data) < SMALL:
             return data
         name = f"{os.getpid()}-{next(self._numbers)}"
@@ -99,7 +99,7 @@ def open_shared(path: Path, shape: tuple[int, ...], stride: tuple[int, ...], dty
 
 
 def _owner(pid: int) -> dict[str, Any]:
-    """Identifies a process for good: a pid is reused, but not with the same start time."""
+    """Identifies a process: a pid may be reused, but not with the same start time."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         started = int(after_name.split()[19])
@@ -109,7 +109,7 @@ def _owner(pid: int) -> dict[str, Any]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the shelf of a driver that was killed; leave anything that is not certainly one."""
+    """Remove the shelf of a driver that was killed; when in doubt, leave it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         kind = folder.lstat()
         if not stat.S_ISDIR(kind.st_mode) or kind.st_uid != os.getuid():

@@ -68,7 +68,7 @@ class Terms(NamedTuple):
     shifts: Mapping[int, Tensor] = MappingProxyType({})
 
     def add(self, weight: Tensor, gradient: Tensor | None) -> Tensor | None:
-        """A weight that the loss does not reach moves by its term alone."""
+        """Add the terms; a weight that the loss does not reach moves by its term alone."""
         anchor = self.anchors.get(id(weight))
         shift = self.shifts.get(id(weight))
         if anchor is None and shift is None:
@@ -102,7 +102,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step_from(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Where a step leads from these weights, which stand in place of its own and stay as they are."""
+        """The result of a step from these weights, which replace its own and stay unchanged."""
         steps = _clip(gradients, self.rates.clip)
         moved = [torch.empty_like(w) for w in weights]
         for k, (w, g, to) in enumerate(zip(weights, steps, moved, strict=True)):

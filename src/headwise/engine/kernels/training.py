@@ -1,4 +1,4 @@
-"""The two kernels, native and plain, and which of them trains what."""
+"""The two kernels, native and plain, and the choice between them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def choose(
 ) -> Kernel:
     """The kernel for descent on `parts`, with the rest of `models` frozen.
 
-    Without a `loss`, it is the objective's, of the network's output. Only for that is there a native kernel, without
-    projection, on a feed whose samples are the same in every step: a `whole` one. Everything else uses autograd.
+    Without a `loss`, the objective's is used. The native kernel needs that, no projection, and a feed whose samples
+    are the same in every step (`whole`). Everything else uses autograd.
     """
     usual = fast and loss is None and objective.flat and project is None
     if usual and whole and (kernel := NativeKernel.of(network, parts, rates, objective, terms or NO_TERMS)):
@@ -121,7 +121,7 @@ class PlainKernel(Kernel):
     optimizer: Optimizer
     project: Callable[[], None] | None
     lr: float | None
-    """of native convolutions that may step during the pass back, since nothing else needs their gradients"""
+    """for native convolutions that may step during the backward pass, because nothing else needs their gradients"""
 
     def train(self, feed: Feed) -> int:
         """Parts without weights take no steps."""

@@ -208,7 +208,7 @@ async function follow({ live, version }) {
       version = news.version;
       banner.textContent = news.status;
     } catch {
-      banner.textContent = "headwise watch has ended: these are its last numbers";
+      banner.textContent = "headwise watch has ended: these are the last numbers";
     }
     await new Promise((done) => setTimeout(done, 1000));
   }

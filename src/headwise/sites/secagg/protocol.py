@@ -80,7 +80,7 @@ class Secrets(NamedTuple):
     seed: str
 
     def member(self, clients: tuple[int, ...] = ()) -> Member:
-        """What others may know of them."""
+        """The public half of these secrets."""
         return Member(clients, public_key(self.cipher), public_key(self.mask), _hash(self.seed))
 
 
@@ -223,7 +223,7 @@ def unseal(secret: bytes, letter: str) -> bytes:
 
 
 def split_secret(secret: str, enough: int, count: int) -> list[str]:
-    """A share for each of so many parties; any `enough` of them restore the secret, and fewer tell nothing."""
+    """A share for each of so many parties; any `enough` of them restore the secret, and fewer reveal nothing."""
     data = bytes.fromhex(secret)
     blocks = [Shamir.split(enough, count, data[k : k + BLOCK], ssss=False) for k in range(0, len(data), BLOCK)]
     return [b"".join(part for _, part in parts).hex() for parts in zip(*blocks, strict=True)]

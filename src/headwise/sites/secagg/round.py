@@ -166,7 +166,7 @@ class Masking:
         return self._help(request) if isinstance(request, HelpRequest) else self._make_keys(request)
 
     def _make_keys(self, request: StageRequest) -> KeysReply:
-        """Make fresh keys; what is left of earlier attempts and rounds is deleted, so it can never be opened."""
+        """Make fresh keys; leftovers of earlier attempts and rounds are deleted, so they can never be opened."""
         for path in self._folder.glob("round-*.json"):
             name = ROUND.fullmatch(path.name)
             if name and (int(name[1]) < request.t or path == self._path("round", request)):
@@ -331,7 +331,7 @@ class MaskedRound:
         self.lost: dict[int, Lost] = {}
         """nodes that did not answer a stage before the last"""
         self.silent: list[int] = []
-        """nodes that did not answer the last stage; they are in the sum all the same"""
+        """nodes that did not answer the last stage; they are in the sum anyway"""
         self.refused: dict[int, str] = {}
         """nodes whose answer was an error or unusable"""
 
@@ -379,7 +379,7 @@ class MaskedRound:
         return keys
 
     def _read_keys(self, jobs: Sequence[SiteJob], message: SiteMessage) -> KeysReply:
-        """A site's keys, checked here: no honest site can deal its shares to a party whose keys are none."""
+        """A site's keys, checked here because no honest site can deal shares to a party with invalid keys."""
         reply = unpack_reply(message, KeysReply)
         for key in (reply.member.cipher, reply.member.mask):
             protocol.read_public_key(key)

@@ -1,4 +1,4 @@
-"""What `headwise server` and `headwise deploy` do on the server's machine: start, register, submit, status.
+"""Implements `headwise server` and `headwise deploy` on the server's machine: start, register, submit, status.
 
 The run itself happens in another process, which Flower starts: see `deployment`.
 """
@@ -36,11 +36,11 @@ SITES = "sites.json"
 LATEST = "latest.json"
 """file with the run that was submitted last"""
 START_SECONDS = 0.2
-"""seconds between looks whether the SuperLink listens"""
+"""seconds between checks whether the SuperLink listens"""
 POLL_SECONDS = 0.5
 """seconds between looks at the run's folder"""
 POLLS_PER_QUERY = 40
-"""looks per query to Flower, which starts a process"""
+"""looks at the folder per query to Flower, each of which starts a process"""
 
 MOST_KEY = 10_000
 """most bytes of a public key that are read"""
@@ -227,7 +227,7 @@ def _describe_round(row: Round) -> str:
 
 
 def progress_file(out: Path) -> Path:
-    """Where the run's process writes a `line` for whoever follows the run, and at last why it has `ended`."""
+    """The file in which the run's process writes a `line` for its followers and, at the end, why it has `ended`."""
     return out.with_name(f".{out.name}.progress")
 
 
@@ -236,7 +236,7 @@ class SiteSeen:
     name: str
     here: bool
     since: str | None
-    """when it connected, or left; None if it has never been here"""
+    """when it connected or left; None if it has never connected"""
 
     @property
     def line(self) -> str:
@@ -298,7 +298,7 @@ def server_status(home: Path) -> ServerStatus:
 
 
 def _sites_seen(home: Path, start: str) -> Iterator[SiteSeen]:
-    """Nobody is connected for longer than the server runs, but Flower says so of sites that came back."""
+    """No site is connected for longer than the server runs, but Flower reports that for sites that came back."""
     names = _site_names(home)
     for node in run_flwr(home, "supernode", "list", NAME)["nodes"]:
         here = node["status"] == "online"

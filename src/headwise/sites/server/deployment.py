@@ -59,7 +59,7 @@ class Digests:
 
 
 def serve(transport: Transport, config: dict[str, Any]) -> None:
-    """Start or resume a run with clients at sites; what happens goes to `progress_file`."""
+    """Start or resume a run with clients at sites; events are written to `progress_file`."""
     order = json.loads(config["order"])
     out = Path(order["out"])
     why = "the server process failed: see Flower's log."
@@ -128,7 +128,7 @@ def _write_roster(path: Path, roster: Roster) -> None:
 
 
 def _read_roster(path: Path) -> Roster:
-    """What is known of the sites of a run that is resumed."""
+    """The known facts about the sites of a resumed run."""
     if not path.exists():
         return Roster({}, {})
     values = read_json(path)

@@ -21,7 +21,7 @@ LAST_PAUSE = 0.5
 GROWTH = 1.3
 """seconds between polls, each of which is a request to the SuperLink: at first, at last, and from one to the next"""
 LOOK = 1.0
-"""seconds between looks for nodes that come and go, while others answer"""
+"""seconds between checks for nodes that come and go, while others answer"""
 PATIENCE = 300.0
 """seconds to wait for a lost node: after a kill, Flower takes a minute to let it back in"""
 SILENCE = 10.0
@@ -218,7 +218,7 @@ class Nodes:
         self.statuses[node] = NodeStatus(new.name, new.clients, why, since)
         if why:
             self._say(why)
-        if refusal and not new.refusal:  # the people there should know
+        if refusal and not new.refusal:  # so that the people there know
             self._transport.send(node, SiteMessage(to_json({"refused": refusal}), []), "query.refused", PATIENCE)
 
     def _contradiction(self, node: int, new: Introduction) -> str | None:
@@ -250,7 +250,7 @@ class Nodes:
 
 
 def _pauses() -> Iterator[float]:
-    """Ever longer ones, up to a limit."""
+    """Pauses that grow up to a limit."""
     pause = FIRST_PAUSE
     while True:
         yield pause

@@ -53,7 +53,7 @@ class Link(Protocol):
 
 
 class StateIndex(Protocol):
-    """What the server knows of its clients' states."""
+    """The server's knowledge of its clients' states."""
 
     states: States
 
@@ -172,7 +172,7 @@ class Remote:
     def _ask_masked(self, jobs: dict[int, Job], site_jobs: dict[int, list[SiteJob]]) -> Iterator[Answer]:
         """`_ask` in the stages of a masked sum: yields nothing if the sum stays closed.
 
-        Once it is open, nobody is asked again: a second sum, over few sites, would tell too much.
+        Once it is open, nobody is asked again: a second sum, over few sites, would reveal too much.
         """
         masked = MaskedRound(self._plan, self._run, self._experiment, site_jobs)
         try:

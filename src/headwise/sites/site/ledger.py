@@ -60,7 +60,7 @@ class Book:
         return replace(self, runs=(*(e for e in self.runs if e.run != entry.run), entry))
 
     def epsilon(self, delta: float, more: Releases | None = None) -> float:
-        """Of all protected answers so far, plus those to come (`more`)."""
+        """Epsilon of all protected answers so far, and of those to come (`more`)."""
         steps: dict[tuple[float, float], int] = {}
         for noise, rate, n in (*(e.spent for e in self.runs if e.unit), *([more] if more else [])):
             steps[noise, rate] = steps.get((noise, rate), 0) + n

@@ -1,6 +1,6 @@
 """A site's personal models, without any server: list, export and erase them, and make one from a server's offer.
 
-An offer is for a client that joins after the last round. The site's rules are those of a round; nothing is sent, so
+An offer is for a client that joins after the last round. The same rules apply as in a round; nothing is sent, so
 nothing is charged to the ledger.
 """
 

@@ -66,7 +66,7 @@ def own_data(
 
 
 def _merge_weights(datasets: Sequence[Dataset]) -> NDArray[np.float32] | None:
-    """Of all samples; those of a client whose data has none count the same."""
+    """The weights of all samples; samples of a client without weights count the same."""
     if all(d.weight is None for d in datasets):
         return None
     return np.concatenate([np.ones(len(d.y), np.float32) if d.weight is None else d.weight for d in datasets])
@@ -129,7 +129,7 @@ def sums_of(data: FederatedData, site: SiteSettings) -> dict[int, str]:
 
 
 def check_scale(site: SiteSettings, data: FederatedData, experiment: Experiment) -> None:
-    """Refuse a regression whose targets could only be measured by this site's own; privacy has its own sentence."""
+    """Refuse a regression whose scale only this site's own targets could define; privacy has its own message."""
     dataset = data.dataset
     if not kind_of(dataset.task).quantitative or dataset.target_range or experiment.privacy.clip is not None:
         return

@@ -186,7 +186,7 @@ class Policy:
         Ledger(self.settings, self.home).charge(plan, experiment, kept, [each.job for each in order.site_jobs])
 
     def release(self, plan: Plan, job: Job, answer: Answer, before: Record | None, after: Record | None) -> Answer:
-        """The answer as it may leave: without scores that must not, and refused if its upload has a private tensor."""
+        """The answer as it may leave: without scores that must stay, and refused if its upload has a private tensor."""
         if answer.up is not None:
             known = {_bits(t) for t in pack(job.down).tensors.values()}
             known |= {_bits(t) for m in plan.models for t in m.state().values()}

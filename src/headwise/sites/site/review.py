@@ -1,6 +1,6 @@
 """`headwise site review`: what a study would do at this site, before anything is allowed. Nothing is sent.
 
-`review` computes it, and `Review.lines` says it in plain words, for whoever decides about the site.
+`review` computes it, and `Review.lines` describes it in plain words, for whoever decides about the site.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def review(study: Experiment, home: Path | None) -> Review:
 
 
 def _find_refusing_setting(opened: Policy, text: str) -> str:
-    """Which setting refuses although all others are open: only the limit on networks can."""
+    """The setting that still refuses when all others allow everything: only the limit on networks can."""
     try:
         experiment = opened.permit(text)
         task = own_data(opened.settings, opened.home, experiment).task
@@ -161,7 +161,7 @@ def _find_refusing_setting(opened: Policy, text: str) -> str:
 
 
 def _find_refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_classes: bool) -> Iterator[Refusal]:
-    """Each setting that refuses, tried alone."""
+    """The settings that refuse, each tried by itself."""
     for group in (("methods",), ("fields",), ("plain",), *TOGETHER):
         alone = replace(site, allow=Allow(**{name: getattr(site.allow, name) for name in group}))
         policy = Policy(alone, home)
@@ -173,7 +173,9 @@ def _find_refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_
             yield Refusal(f"allow.{group[0]}", str(error))
     if needs_classes and not site.allow.labels:
         name = plan.experiment.method.name
-        yield Refusal("allow.labels", f"{name} must know which classes each client has, but this site does not tell.")
+        yield Refusal(
+            "allow.labels", f"{name} must know which classes each client has, but this site does not share them."
+        )
 
 
 def _list_announced(site: SiteSettings, plan: Plan, needs_classes: bool) -> Iterator[str]:
@@ -273,7 +275,7 @@ def _sizes(plan: Plan, up: Record) -> dict[str, int]:
 
 
 def kind_of_message(plan: Plan, up: Record) -> str:
-    """The audited method that sends the same kind of thing: a head, only a body, or class means."""
+    """The audited method that sends the same kind of message: a head, only a body, or class means."""
     head = {f"head.{name}" for name, _ in plan.common.head.named_parameters()}
     sent = [value for value in vars(up).values() if isinstance(value, Params)]
     network = [set(value) for value in sent if set(value) <= set(plan.common.state())]
@@ -346,7 +348,7 @@ def _describe_attacks(review: Review) -> Iterator[str]:
         yield f"unknown: messages like those of {name} were not audited"
         return
     if review.like != name:
-        yield f"{name} was not audited; {review.like}, which sends things of the same kind, was: a guide, not a limit"
+        yield f"{name} was not audited; {review.like}, which sends messages of the same kind, was: a guide, not a limit"
     strength = review.attacks[0].epsilon
     added = ", which this study adds" if review.experiment.privacy.clip is not None else ""
     noise = f"without noise{added}" if strength is None else f"with noise, at epsilon {strength:g} of a client"

@@ -1,6 +1,6 @@
 """`headwise site start` and `status`.
 
-A site that runs has a node, which talks to the server, and a worker, which trains; one that ends is started again.
+A running site has a node, which talks to the server, and a worker, which trains; either is restarted if it ends.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RunningSite:
     _status: dict[str, Any] = field(init=False)
     _secret: str = field(default_factory=lambda: secrets.token_hex(32))
     _problem: str = ""
-    """the last one that was reported: it is not repeated"""
+    """the last problem that was reported, so that it is not repeated"""
     _deaths: int = 0
 
     def run(self) -> int:
@@ -106,7 +106,7 @@ class RunningSite:
             if event is None:
                 retry_at = None if self._start_node() else time.monotonic() + RETRY_SECONDS
             elif "stop" in event.values:
-                self._tell("stopping: this site takes no part any more")
+                self._tell("stopping: this site no longer takes part")
                 return 0
             elif event.child == "node" and "ended" in event.values:
                 self._update_status(connected=None)

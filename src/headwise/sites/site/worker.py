@@ -1,7 +1,7 @@
 """A site's worker: lives as long as the site does, keeps data, networks and caches, and answers what the node brings.
 
-Run as `python -m headwise.sites.site.worker FOLDER` by `headwise site start`. It keeps nothing that it can't lose:
-states and ledger are on disk before an answer leaves.
+Run as `python -m headwise.sites.site.worker FOLDER` by `headwise site start`. It can be killed at any time: states and
+ledger are on disk before an answer leaves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SiteWorker:
         self._activity = read_activity(self._home)
 
     def answer(self, kind: str, message: SiteMessage) -> SiteMessage:
-        """The site's file is read again for each message, so that changes count at once."""
+        """Answer a message. The site's file is read again for each one, so that changes apply at once."""
         if kind == "query":
             forget_data()  # a run begins, or this site comes back to it
         try:

@@ -23,7 +23,7 @@ from ...errors import RunError
 LARGEST_MEGABYTES = 500
 """of a message that a site accepts unless site.toml says otherwise"""
 SOCKET = "worker.sock"
-"""in the site's folder, which must be the current one: such names have a limit of about 100 bytes"""
+"""socket in the site's folder, which must be the current one: socket names are limited to about 100 bytes"""
 WORKER_TRIES = 3
 """workers that may die of one message"""
 WORKER_SECONDS = 300.0
@@ -53,7 +53,7 @@ class NodeSeen(NamedTuple):
     since: str = ""
     """when it connected: after a restart, what was sent before is lost"""
     name: str = ""
-    """as registered at the server; empty if unknown"""
+    """name as registered at the server; empty if unknown"""
 
 
 def make_printable(text: str) -> str:
@@ -110,7 +110,7 @@ class WorkerLine:
 
 
 def serve_node(secret: str, answer: AnswerMessage, ready: Callable[[], None]) -> None:
-    """Answer a node that knows the secret, one message after the other, for ever; only the owner can connect."""
+    """Answer a node that knows the secret, one message at a time, forever; only the owner can connect."""
     Path(SOCKET).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o077)

@@ -58,7 +58,7 @@ class Simulation:
         self._begin()
 
     def node_of(self, client: int) -> int:
-        """Round-robin: any node can serve any client."""
+        """The client's node, round-robin: any node can serve any client."""
         return self._nodes[client % len(self._nodes)]
 
     def exchange(
@@ -180,7 +180,7 @@ def to_content(message: SiteMessage) -> RecordDict:
 
 
 def from_content(content: RecordDict) -> SiteMessage:
-    """The inverse; a `RunError` if this is no message of ours: anybody may run a site."""
+    """The inverse; a `RunError` if this is not one of our messages, since anybody may run a site."""
     try:
         values: dict[str, Any] = dict(content.config_records["message"])
         if "records" not in values:

@@ -49,9 +49,9 @@ from .supervisor import bind_life, read_secret, report_event
 ANSWER_BYTES = 64 * 10**6
 """most bytes of one of the server's answers; Flower sends messages in pieces of 5 MB"""
 ANSWER_SECONDS = 300.0
-"""seconds in which such an answer must have come, however slowly the server sends"""
+"""seconds within which such an answer must be complete"""
 OVERHEAD_BYTES = 2 * 10**6
-"""bytes that Flower may add to a message; whether the message itself is too large, the worker says"""
+"""bytes that Flower may add to a message; the worker checks the size of the message itself"""
 LEAVE_SECONDS = 2.0
 """seconds for the server to notice that a node has left"""
 NODE_FILE = "node.json"
@@ -59,7 +59,7 @@ NODE_FILE = "node.json"
 LOST = (
     RunNotRunningException, inflatable_utils.ObjectPullError, inflatable_utils.ObjectPushError, httpx.HTTPError
 )  # fmt: skip
-"""why a message is of no use any more: its run has ended, or the server has forgotten it"""
+"""why a message is no longer of use: its run has ended, or the server has forgotten it"""
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ LISTENING = "0A"
 """the state of a listening socket in /proc/net/tcp"""
 CONNECT_SECONDS = 8.0
 ANSWER_SECONDS = 15.0
-"""seconds in which a server must have answered once it is connected, however slowly it sends"""
+"""seconds within which a connected server's answer must be complete"""
 AHEAD = 5
 """seconds that Flower lets a site's clock be ahead of the server's"""
 BEHIND = 305
@@ -71,7 +71,7 @@ NAME_MISMATCH = (62, 64)
 
 
 def check_flower() -> None:
-    """Refuse to go on without Flower, before anything that needs it is imported."""
+    """Refuse to continue without Flower, before anything that needs it is imported."""
     if missing := [name for name in ("flwr", "cryptography") if importlib.util.find_spec(name) is None]:
         raise ConfigError(
             f"{missing[0]} is not installed, which servers and sites need: run pip install 'headwise[flower]'."
@@ -266,7 +266,7 @@ class Problem(NamedTuple):
     why: str
     """a sentence"""
     lasting: bool
-    """whether only a person can change it, so that trying again makes no sense"""
+    """whether only a person can fix it, so that trying again is pointless"""
 
 
 def load_authority(ca: Path | None) -> ssl.SSLContext:
@@ -362,4 +362,4 @@ def _check_protocol(line: socket.socket, host: str, server: str) -> Problem | No
     if -BEHIND < ahead < AHEAD + 1:  # the header has whole seconds
         return None
     way = "ahead of" if ahead > 0 else "behind"
-    return Problem(f"this machine's clock is {abs(ahead):.0f} seconds {way} the server's: set both right.", False)
+    return Problem(f"this machine's clock is {abs(ahead):.0f} seconds {way} the server's: set both clocks.", False)

@@ -65,7 +65,7 @@ def bind_life(leave: signal.Signals = signal.SIGTERM) -> None:
 
 def _end_with_command(leave: signal.Signals) -> None:
     line = select.poll()
-    line.register(0, 0)  # only its end: what is written there is for somebody else
+    line.register(0, 0)  # reads only the end of the stream: what is written there is for another process
     while not any(flags & PIPE_CLOSED for _, flags in line.poll()):
         pass
     os.killpg(0, leave)  # each child of the command has a group of its own
@@ -204,7 +204,7 @@ def describe_exit(code: int) -> str:
 
 @contextmanager
 def claim_folder(home: Path, group: str) -> Iterator[None]:
-    """Hold this folder for as long as the command lives; the system releases it however the command dies."""
+    """Lock this folder for as long as the command runs; the system releases the lock however the command dies."""
     path = home / LOCK
     with explain_write_errors(path):
         file = path.open("w")

@@ -1,6 +1,6 @@
 """The native kernels under torch's autograd, so that networks run natively whatever the loss.
 
-`NativeForward` runs a body that is a chain in one call. In networks that are no chains, such as residual ones,
+`NativeForward` runs a body that is a chain in one call. In networks that are not chains, such as residual ones,
 `NativeConvolution` runs each convolution by itself, between torch's layers. Where neither can, torch computes.
 """
 
@@ -31,7 +31,7 @@ _own = threading.local()
 
 
 def accelerate(body: nn.Module) -> None:
-    """Let the convolutions of a model's body run natively, under any loss of a method's own."""
+    """Let the convolutions of a model's body run natively, even under a method's own loss."""
     if chain_of(body):
         NativeForward.install(body)
     else:
@@ -189,7 +189,7 @@ class FusedSteps:
         self._uses[id(weight)] = self._uses.get(id(weight), 0) + 1
 
     def may_take(self, weight: Tensor) -> bool:
-        """Only if the weight was used once: a second use must not see what the step of the first one made of it."""
+        """Whether the weight was used only once: a second use must not see the weight after the first one's step."""
         return self._uses.get(id(weight)) == 1
 
 
@@ -318,6 +318,6 @@ def _describe(layer: nn.Conv2d, x: Tensor) -> tuple[NativeLayer, int]:
 
 
 def _crop(kernel: int, padding: int, stride: int, size: int, out: int) -> tuple[int, int, int]:
-    """A window's size and padding along one side without what is always in the padding, and how much was cut off."""
+    """A window's size and padding along one side, without the part that is always padding, and how much was cut off."""
     live = [k for k in range(kernel) if any(0 <= i * stride - padding + k < size for i in range(out))]
     return (live[-1] + 1 - live[0], padding - live[0], live[0]) if live else (kernel, padding, 0)

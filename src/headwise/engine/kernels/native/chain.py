@@ -121,7 +121,7 @@ def train_chain(
 
 
 def _goal(objective: Objective, y: Tensor, samples: int, outputs: int) -> tuple[NativeGoal, tuple[Tensor, ...]]:
-    """What the outputs should be, and the tensors that it refers to, which must live as long."""
+    """The goal of the outputs, and the tensors that it refers to, which must live as long as it does."""
     if objective.is_plain:
         y = y.long().contiguous()
         return NativeGoal(classes=address(y)), (y,)
@@ -205,7 +205,7 @@ def difference(library: Library) -> float:
 
 @torch.no_grad()
 def _example_network() -> list[nn.Module]:
-    """The same network at every call, of the table's examples: those on images twice, the second time backwards."""
+    """A fixed network of the table's examples: those on images twice, the second time in reverse order."""
     images = [kind for kind, row in LAYERS.items() if row.place in (IMAGE, None)]
     vectors = [kind for kind, row in LAYERS.items() if row.place == VECTOR]
     layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""The layers that the native kernels know, one row each: what they support, how C is told, what they cost, an example.
+"""The layers that the native kernels support, a row each: allowed settings, C description, cost, and an example.
 
 To add a layer, add a row here and its functions to `KINDS` in chain.c.
 """
@@ -186,7 +186,7 @@ def _layers_of(module: nn.Module) -> list[nn.Module] | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether something else is called with what goes in or comes out."""
+    """Whether the module has hooks, which see its inputs or outputs."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     return any(hooks)
 
