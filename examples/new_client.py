@@ -1,4 +1,4 @@
-"""A client that comes after training: what it gets from the others, and from its own few samples.
+"""A client that joins after training: what it gains from the others, and from its own few samples.
 
 python examples/new_client.py
 """

@@ -1,9 +1,9 @@
 """SlowHead — an example, 2026: a shared body with a personal head that changes slowly.
 
     python examples/slow_head.py              trains it
-    headwise check examples/slow_head.py      checks that it keeps the contract
+    headwise check examples/slow_head.py      checks that it meets the contract
 
-A method is a class in a file of the same name. `headwise new method mymethod` begins one for you.
+A method is a class in a file of the same name. `headwise new method mymethod` starts one for you.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m headwise`` is the command line too."""
+"""``python -m headwise`` runs the command line."""
 
 from .cli import main
 

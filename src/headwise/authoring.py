@@ -2,8 +2,8 @@
 
 from headwise.authoring import Averaging, Local, Nothing, Predictor, Shared, Update
 
-Headwise's own methods import nothing else, so the file of each works as it is anywhere: copy it, change it, and run it
-with ``--method ./copy.py``. `headwise.testing.check_method` checks a method.
+Headwise's own methods import nothing else, so each of their files works anywhere: copy it, change it, and run it with
+``--method ./copy.py``. `headwise.testing.check_method` checks a method.
 """
 
 from __future__ import annotations

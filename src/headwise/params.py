@@ -193,7 +193,7 @@ def descend(at: Params, loss: Callable[[Params, B], Tensor], batches: Iterable[B
     Args:
         at: Where to begin.
         loss: A scalar function of the parameters and a batch.
-        batches: What the steps are taken on, one after another.
+        batches: The batches, one for each step.
         lr: The learning rate.
 
     Returns:
@@ -217,7 +217,7 @@ def shuffle(n: int, size: int, rng: torch.Generator) -> tuple[Tensor, ...]:
         rng: Where randomness comes from, such as ``central.rng``.
 
     Returns:
-        The batches: indices of what they hold.
+        The batches, as indices.
 
     >>> [len(batch) for batch in shuffle(5, 2, torch.Generator())]
     [2, 2, 1]
@@ -282,7 +282,7 @@ def mark_largest(scores: Tensor, share: float) -> Tensor:
 
     Args:
         scores: Of any shape.
-        share: How many are to be marked, rounded down, as a share of all.
+        share: The share of all scores to mark, rounded down.
 
     Returns:
         A boolean tensor of the same shape.
@@ -297,11 +297,11 @@ def mark_largest(scores: Tensor, share: float) -> Tensor:
 
 
 def differentiate_along(at: Params, direction: Params, by: Tensor) -> Params:
-    """Let a scalar learn how far to go in a direction, without going there.
+    """Let a scalar learn how far to move in a direction, without moving.
 
     Args:
         at: The point.
-        direction: Where to.
+        direction: The direction.
         by: The scalar.
 
     Returns:

@@ -89,7 +89,7 @@ class Record:
 
 
 class Nothing(Record):
-    """An empty message, or what a client keeps that keeps nothing.
+    """An empty record: a message without content, or the state of a client that keeps nothing.
 
     >>> nbytes(Nothing())
     0

@@ -1,16 +1,16 @@
-"""How sure a comparison is. No torch.
+"""How certain a comparison is. Imports no torch.
 
 Methods on the same federation: intervals of their differences over draws of the partition, seeds and clients.
-Methods are compared on the same cells: a draw of the partition, a seed, a client. Whatever is measured of a method (its
-mean client, its worst tenth, the clients that are worse off than with local training) is one number of all cells, and
-its variance comes from leaving out one draw after the other: the jackknife. Clients that are made by a partition are
-drawn anew with each draw, so leaving out draws leaves out clients, too; clients that stay the same in all draws
-(hospitals) are left out in turn as well, and both variances are added. The interval is Student's, since three or five
-draws are few: a percentile bootstrap over five draws covers 83 % where it promises 95 (docs/decisions/0026).
+Methods are compared on the same cells: a draw of the partition, a seed, a client. Each statistic of a method (its mean
+client, its worst tenth, the clients that are worse off than with local training) is one number over all cells, and its
+variance comes from leaving out one draw after the other: the jackknife. Clients made by a partition are drawn anew with
+each draw, so leaving out draws also leaves out clients; clients that stay the same in all draws (hospitals) are left
+out in turn as well, and both variances are added. The interval is Student's, because three or five draws are few: a
+percentile bootstrap over five draws covers 83 % where it promises 95 (docs/decisions/0026).
 
 Methods over several federations: ranks, which make federations comparable whose scores are not, Wilcoxon's signed-rank
 test and Holm's rule. The test is exact: its distribution is counted, not approximated, since there are few federations.
-It can say little with few of them: with ten, no p-value is below 0.002.
+With few federations it can show little: with ten, no p-value is below 0.002.
 """
 
 from __future__ import annotations
@@ -155,14 +155,14 @@ class Cells:
     def not_worse_than_best(self, equal: float = EQUAL) -> list[str]:
         """The methods that can't be told apart from the best one, which is the first.
 
-        A method is told from it if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
+        A method is told apart if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
         """
         best, *others = self.ranking
         p_values = adjust_by_holm({other: self._p_value(best, other) for other in others})
         return [best, *(o for o in others if p_values[o] > 0.05 or self.difference(best, o).value <= equal)]
 
     def draws_to_separate(self, one: str, other: str, most: int = 1000) -> int | None:
-        """How many draws it would take until the interval of their difference excludes zero, if it stays as it is.
+        """How many draws it would take until the interval of their difference excludes zero, if the difference stays.
 
         None if one draw says nothing about others, if more than `most` would be needed, or with clients that are the
         same in all draws, where more draws may not be enough.
@@ -273,7 +273,7 @@ def rank(scores: Sequence[float]) -> Array:
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """The two-sided p-value that paired differences lie around zero; zeros are left out, equal sizes share ranks."""
+    """The two-sided p-value of paired differences around zero; zeros are left out, equal sizes share ranks."""
     d = np.array([x for x in differences if x])
     if not d.size:
         return 1.0
@@ -291,7 +291,7 @@ def signed_rank_p(differences: Sequence[float]) -> float:
 
 
 def adjust_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Each p-value as large as it must be so that, of all of them, one below 0.05 is wrong in 5 % of cases."""
+    """The p-values adjusted for their number: with the usual 0.05, the chance of any false positive stays at 5 %."""
     adjusted: dict[str, float] = {}
     largest = 0.0
     for k, name in enumerate(sorted(p_values, key=lambda n: p_values[n])):

@@ -61,7 +61,7 @@ def test_a_file_without_a_title_between_stars_is_told_how_to_begin(tmp_path: Pat
     file = tmp_path / "fed_mine.py"
     file.write_text('"""FedMine — Doe, Learning from Mines, ICML 2025."""')
     assert 'the first line of its file must be """Name — Authors, *Title*, venue' in cite_methods([str(file)])
-    assert "there is no such file any more\n" in cite_methods([str(tmp_path / "gone.py")])
+    assert "the file no longer exists\n" in cite_methods([str(tmp_path / "gone.py")])
 
 
 def test_what_cites_nothing_is_named() -> None:

@@ -77,7 +77,7 @@ def test_the_files_are_what_the_script_makes(source: Path) -> None:
 def test_every_cell_of_every_table_can_be_made_an_experiment(name: str, rules: str) -> None:
     paper, _ = find(name)
     if rules == "code" and paper.code is None:
-        with pytest.raises(ConfigError, match="no public code of FedAFK"):
+        with pytest.raises(ConfigError, match="FedAFK has no public code"):
             ask_for(name, rules=rules)
         return
     for scale in paper.scales:

@@ -110,5 +110,5 @@ def _explain_absence(method: str) -> str:
     if not method.partition("@")[0].endswith(".py"):
         return f"{comment}\n"
     if not Path(method.partition("@")[0]).is_file():
-        return f"{comment}: there is no such file any more\n"
+        return f"{comment}: the file no longer exists\n"
     return f'{comment}: the first line of its file must be """{FORM}"""\n'

@@ -82,7 +82,7 @@ def fit(
 
     Args:
         clients: maps names to ``(x, y)``, ``(train, test)`` or ``(train, val, test)`` of arrays, tensors, DataFrames
-            or torch Datasets; or one DataFrame or Hugging Face Dataset, of which `client` and `target` name columns;
+            or torch Datasets; or one DataFrame or Hugging Face Dataset, with columns named by `client` and `target`;
             or a partitioner of flwr-datasets; or the path of a data.toml.
         method: a name with options, such as ``"fedrep:head_epochs=5"``, your own ``"file.py"``, or a method object; if
             it is not given, ``"fedavg"``, or the method of `start`.

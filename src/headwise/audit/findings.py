@@ -64,10 +64,10 @@ class KnownAttack:
     knowing: str
     measure: str
     guess: float
-    """what somebody reaches who has seen no message"""
+    """the score of somebody who has seen no message"""
     score: float
     epsilon: float | None
-    """how strongly what was attacked was protected; None: not at all"""
+    """the epsilon that protected the attacked messages; None: no protection"""
 
 
 @cache

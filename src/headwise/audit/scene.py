@@ -47,7 +47,7 @@ class Scene:
         return self.plan.data.client(client).train
 
     def others(self, client: int) -> Samples:
-        """All other clients' training samples: what an attacker may have who knows the task but not this client."""
+        """All other clients' training samples, which an attacker may have who knows the task but not this client."""
         parts = [self.train(c) for c in range(len(self.plan.data)) if c != client]
         return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
 

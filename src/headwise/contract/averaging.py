@@ -1,7 +1,7 @@
 """FedAvg's server half, for the many methods that only change the client half; optionally with a server optimiser.
 
-A method says what it shares (`shared`). How clients are weighted in the mean is an option: by their samples, unless a
-method's own default says otherwise. Robust rules, server optimisers and masked sums then work by themselves.
+A method defines what it shares (`shared`). How clients are weighted in the mean is an option: by their samples, unless
+the method has another default. Robust rules, server optimisers and masked sums then work without further code.
 
 Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
 The clients' mean change serves as a gradient: momentum is FedAvgM (Hsu et al., 2019), adagrad is FedAdagrad,
@@ -51,7 +51,7 @@ class Averaged(Record):
 
 
 class GlobalModel(Method[Shared, C, Shared, U], Generic[C, U]):
-    """One model for everybody, which the server keeps and sends to all; `aggregate` says how it changes.
+    """One model for everybody, which the server keeps and sends to all clients; `aggregate` updates it.
 
     >>> class Slow(GlobalModel[Nothing, Shared]):  # what a client keeps, and sends
     ...     def aggregate(self, server, replies, central):
@@ -105,7 +105,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         cls.sums = cls.weights
 
     def shared(self, central: Central) -> Params:
-        """What all clients share, as it is before the first round; by default the whole model."""
+        """The initial value of what all clients share; by default the whole model."""
         return central.init().params()
 
     @final
@@ -141,7 +141,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         return self._optimise(server, average)
 
     def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
-        """The shared model; a method with its own `shared` must say itself whether that is a whole model."""
+        """The shared model; a method with its own `shared` must override this if that is a whole model."""
         return central.model(server.w) if type(self).shared is Averaging[C].shared else None
 
     def _optimise(self, server: Averaged, average: Params) -> Averaged:

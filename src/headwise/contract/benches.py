@@ -94,7 +94,7 @@ class Central(Bench, Protocol):
 
     @property
     def drawn(self) -> Sequence[int]:
-        """The clients that train in this round, ascending; nobody where a model is only evaluated or joined."""
+        """The clients that train in this round, ascending; empty during an evaluation and when a client joins."""
         ...
 
     def labels(self, client: int) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class Central(Bench, Protocol):
         ...
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
-        """The weighted mean of what clients made of `around`, or the run's `robust.rule` instead."""
+        """The weighted mean of the clients' versions of `around`, or the run's `robust.rule` instead."""
         ...
 
 
@@ -147,21 +147,21 @@ class Local(Bench, Protocol):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Freshly shuffled batches, of `size` or of the run's batch size, with `train.augment` applied.
 
-        With a frozen body to go `through`, they are batches of features. Modules in `train` are in training mode
-        meanwhile.
+        With a frozen body to go `through`, they are batches of features. Modules in `train` are in training mode while
+        you iterate.
         """
         ...
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
-        """The task's mean loss: of classes, the cross-entropy."""
+        """The task's mean loss: for classes, the cross-entropy."""
         ...
 
     def loss_of(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The same, of scores."""
+        """The task's mean loss, from scores."""
         ...
 
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
-        """How far the predictions of the scores `q` are from those of `p`: of classes, KL(p || q)."""
+        """How far the predictions of the scores `q` are from those of `p`: for classes, KL(p || q)."""
         ...
 
     def sgd(
@@ -188,7 +188,7 @@ class Local(Bench, Protocol):
         ...
 
     def distance(self, steps: int) -> float:
-        """How far so many steps of the experiment's optimiser move a weight whose gradient is always one."""
+        """How far this many steps of the experiment's optimiser move a weight whose gradient is always one."""
         ...
 
     def descend(
@@ -216,17 +216,17 @@ class Local(Bench, Protocol):
         ...
 
     def hold_out(self, share: float) -> tuple[Local, tuple[Tensor, Tensor]]:
-        """This bench without the samples to validate on, and those samples: the validation part, or a fixed share.
+        """This bench without the held-out samples, and those samples: the validation part, or a fixed share.
 
-        With too few samples to hold any out, both are all training samples.
+        If there are too few samples to hold any out, both are all training samples.
         """
         ...
 
     def freeze(self, module: nn.Module) -> Predictor:
         """The outputs of a module that stays as it is, in evaluation mode and without gradients.
 
-        For what a loss compares with, such as the features under the global model: on the training samples they are
-        computed once, all together, which is faster than batch by batch.
+        Use it for what a loss compares with, such as the features under the global model: on the training samples they
+        are computed once, all together, which is faster than batch by batch.
         """
         ...
 

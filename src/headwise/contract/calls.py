@@ -1,4 +1,4 @@
-"""Calls a method's functions and checks what they return, so that a slip is reported at its own line.
+"""Calls a method's functions and checks what they return, so that a mistake is reported at its own line.
 
 Without this, a forgotten `return` would surface somewhere in the engine, and a head sent by mistake in the average.
 """

@@ -1,4 +1,4 @@
-"""The contract: what a method's author writes; `benches` is what the method is given.
+"""The contract: what a method's author writes. `benches` is what the method gets.
 
 A method is a frozen dataclass whose two halves communicate only through records. What a client keeps, receives and
 sends are three different types, so uploading a private head by mistake is a type error. Functions return new records
@@ -125,7 +125,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     """fields of the client's record that it also sends; all others are private"""
     traffic_down: ClassVar[str] = "0"
     """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes;
-    "?" if it depends on the data. For readers and `check_method`: no run looks at it"""
+    "?" if it depends on the data. For readers and `check_method`; runs don't use it"""
     traffic_up: ClassVar[str] = "0"
     """scalars sent by a client per round, in the same letters"""
     fixed_layout: ClassVar[bool] = True
@@ -146,7 +146,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     """with a network whose body has no parameters (linear): it works; every client trains alone; or it fails"""
 
     tasks: ClassVar[tuple[TaskName, ...]] = tuple(TASKS)
-    """what it can learn; by default everything, as its mathematics uses the task's own loss only"""
+    """the tasks it supports; by default all, for methods that only use the task's own loss"""
     optimizers: ClassVar[Optimizers] = "any"
     """what its clients can train with: any `train.optimizer` and `train.clip`; only sgd without clipping, which its
     mathematics needs; or neither has an effect, because the method takes its own steps"""
@@ -156,7 +156,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
 
     # -- server half
     def needs(self) -> Sums:
-        """What the server needs of the clients' messages, with these options; `sums` is that of the usual ones."""
+        """What the server needs of the clients' messages, with these options; by default `sums`."""
         return self.sums
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         return server
 
     def broadcast(self, server: S, client: int, central: Central) -> D:
-        """What this client is sent; it may differ from client to client. By default the server's state itself."""
+        """The message to this client, which may differ from client to client. By default the server's state itself."""
         return cast(Any, server)
 
     @abstractmethod
@@ -180,7 +180,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         return False
 
     def draws_everyone(self, t: int, rounds: int) -> bool:
-        """Whether all clients train in round `t` of so many, whatever `sampling.ratio` is."""
+        """Whether all clients train in round `t` of `rounds`, whatever `sampling.ratio` is."""
         return False
 
     def global_model(self, server: S, central: Central) -> SplitModel | None:
@@ -214,8 +214,8 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     def join(self, me: C, down: D, whole: Params | None, local: Local) -> Predictor:
         """The model of a client that took no part in training, after `local.epochs` epochs on its own samples.
 
-        `me` is its first state, `down` its first download, `whole` the global model, if there is one. By default what
-        the download gives or, with epochs, what the method's own training makes of it. Nothing of this is sent.
+        `me` is its first state, `down` its first download, `whole` the global model, if there is one. By default the
+        model after the download or, with epochs, after the method's own training. Nothing is sent.
         """
         return join_by_training(self, me, down, local)
 

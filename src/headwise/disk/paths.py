@@ -117,7 +117,7 @@ def _check_place(path: Path, folder: Path) -> None:
 
 
 def _kind(path: Path, failed: Callable[[Path, str], HeadwiseError]) -> int | None:
-    """The type of what is there behind all links; None if there is nothing."""
+    """The type of file behind all links; None if nothing exists there."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

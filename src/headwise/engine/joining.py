@@ -52,7 +52,7 @@ def offer(plan: Plan, server: Record, client: int, t: int) -> Offer:
 
 
 def accept(plan: Plan, given: Offer, client: int, t: int, epochs: int) -> Adapted:
-    """The client's half: its model after so many epochs on its own samples. It seeds torch's own generator."""
+    """The client's half: its model after this many epochs on its own samples. It seeds torch's own generator."""
     local = _make_bench(plan, client, t, epochs)
     me, down = (map_tensors(r, lambda x: move_to(x, plan.device)) for r in (make_first_state(plan, client), given.down))
     whole = given.whole and given.whole.map(lambda x: move_to(x, plan.device))

@@ -2,7 +2,7 @@
 
 To add one, extend `OURS` or declare an entry point ``headwise.metrics`` in your package. Lines, summaries, tables,
 trackers and site messages iterate over `metrics()`. A missing metric was not measured: it is not defined for a client's
-samples, or nobody asked for it.
+samples, or the experiment did not list it.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _formula(name: str) -> Callable[[Predictions], float | None]:
 
 
 def _tasks(applies: Callable[[TaskKind], bool]) -> tuple[str, ...]:
-    """The names of the tasks for which the answer is yes."""
+    """The names of the tasks that fulfil this condition."""
     return tuple(name for name, kind in TASKS.items() if applies(kind))
 
 
@@ -310,7 +310,7 @@ def _load(point: EntryPoint) -> Metric:
 
 
 def main_metric(name: str | None, task: str | None) -> Metric:
-    """The metric that judges a run: the one that its experiment names, or the default of its task."""
+    """The main metric of a run: the one that its experiment names, or the default of its task."""
     known = {m.name: m for m in metrics() if m.source == m.name}
     name = name or kind_of(task or DEFAULT).default_metric
     if name not in known:
@@ -324,7 +324,7 @@ def is_majority(metric: Metric, task: str | None) -> bool:
 
 
 def metrics_to_measure(task: str, names: Sequence[str], main: str | None) -> list[Metric]:
-    """The metrics named, or the defaults of this task; and the one that judges the run."""
+    """The named metrics, or the defaults of this task; and the main metric."""
     able = {m.name: m for m in metrics() if task in m.tasks and m.source == m.name}
     named = [(f"evaluate.metrics[{k}]", name) for k, name in enumerate(names)]
     for setting, name in [*named, *([("evaluate.metric", main)] if main else [])]:
@@ -335,7 +335,7 @@ def metrics_to_measure(task: str, names: Sequence[str], main: str | None) -> lis
 
 
 def metrics_over_clients(main: Metric) -> list[Metric]:
-    """All metrics; those that show how clients differ do so by the metric that judges the run."""
+    """All metrics; those that show how clients differ do so by the main metric."""
     of: dict[str, Any] = {"of": main.name, "form": main.form}
     worst = replace(WORST_DECILE, better=main.better, **of)
     if main.better == "down":
@@ -345,5 +345,5 @@ def metrics_over_clients(main: Metric) -> list[Metric]:
 
 
 def extra_columns(main: Metric, names: Sequence[str] = ()) -> list[Metric]:
-    """The metrics that tables show beside the one that judges the run, among them all of these names."""
+    """The metrics that tables show next to the main metric, including all of these names."""
     return [m for m in metrics_over_clients(main) if (m.column or m.name in names) and m.name != main.name]

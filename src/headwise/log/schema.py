@@ -107,7 +107,7 @@ def was_evaluated(row: Mapping[str, Any]) -> bool:
 
 
 def figures(row: Mapping[str, Any], moment: str, main: Metric = ACCURACY) -> Figures:
-    """The metrics at this moment; empty if the one that judges the run was not measured, or is not finite."""
+    """The metrics at this moment; empty if the main metric was not measured, or is not finite."""
     at_moment: Figures = row.get(moment, {})
     return at_moment if math.isfinite(_value(at_moment, main.name)) else {}
 

@@ -1,7 +1,8 @@
 """A network of your own: ``package.module:factory``, ``file.py:factory``, or an object that was passed in Python.
 
-A factory is a function or class that returns an `nn.Module`. What it names as parameters, it is given: `classes` (or
-`num_classes`), `shape`, `vocabulary` or the whole `task`. It is deliberately not found by name: sites run no such code.
+A factory is a function or class that returns an `nn.Module`. It gets the arguments that its parameters name: `classes`
+(or `num_classes`), `shape`, `vocabulary` or the whole `task`. It is deliberately not found by name, because sites run
+only Headwise's own networks.
 
 Such a network is stored as a file without code: its weights as safetensors, its layers as JSON in their header. A layer
 is described by the name of its class, its plain attributes, its weights and the layers in it. torch's layers are in a
@@ -36,7 +37,7 @@ from .split import SplitModel, check_apart, has_views, rejoin, split
 
 @dataclass(frozen=True)
 class OwnNetwork(Model):
-    """A network that others can build, too: by a factory that can be imported, or from a file."""
+    """A network that other processes can also build: by a factory that can be imported, or from a file."""
 
     factory: str = ""
     "package.module:factory or file.py:factory"
@@ -61,7 +62,7 @@ class GivenNetwork(Model):
 
     given: Any
     stored: OwnNetwork
-    """what a run's folder says about it"""
+    """its description in a run's folder"""
 
     def __post_init__(self) -> None:
         """Nothing to check: an object is not a setting."""

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..params import Params
 
 Buffers = Literal["params", "all", "local"]
-"""What travels of BatchNorm: its affine parameters, its statistics too, or nothing."""
+"""What clients send of BatchNorm: its affine parameters, its statistics as well, or nothing."""
 
 
 class SplitModel(nn.Module):

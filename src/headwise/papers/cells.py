@@ -132,7 +132,7 @@ def ask_for(
     if rules not in ("paper", "code"):
         raise ConfigError(f"rules is {rules!r}: {nearest(rules, ('paper', 'code'))}")
     if rules == "code" and paper.code is None:
-        raise ConfigError(f"rules is 'code', but there is no public code of {paper.name}: allowed is paper.")
+        raise ConfigError(f"rules is 'code', but {paper.name} has no public code: it must be paper.")
     scales = {s.name: s for s in paper.scales}
     scale = scale or paper.scales[0].name
     if scale not in scales:

@@ -39,7 +39,7 @@ def compose(releases: tuple[Releases, ...], delta: float) -> float:
     if not history:
         return 0.0
     if (faintest := min(m.noise for m in history)) < NONE:
-        raise ConfigError(f"privacy.noise is {faintest:g}, but below {NONE:g} there is no epsilon to reckon.")
+        raise ConfigError(f"privacy.noise is {faintest:g}, but below {NONE:g} there is no epsilon to compute.")
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()

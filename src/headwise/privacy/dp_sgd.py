@@ -112,8 +112,8 @@ class PrivateTraining:
     ) -> int:
         """Train the model, or `only` parts of it; every step draws a new Poisson sample.
 
-        `pull` and `shift` are added to gradients that are private already: nothing that a method can make them of has
-        seen the data in another way.
+        `pull` and `shift` are added to gradients that are already private: a method can only compute them from private
+        results.
         """
         if any(each is not None for each in (loss, project, clip)) or len(models) != 1:
             raise AccountingError("it trains in a way of its own, so the gradients of single examples are not known")

@@ -27,7 +27,7 @@ class Misfit(NamedTuple):
     at: str
     """where: names and indices from the outermost value, empty for the value itself"""
     actual: str
-    """what is there instead"""
+    """the actual value, in words"""
 
     def nest_in(self, name: str) -> Misfit:
         """The same, as seen from the value that holds this one as `name`."""

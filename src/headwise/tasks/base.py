@@ -30,7 +30,7 @@ class Task:
     kind: TaskName = field(default=DEFAULT, repr=False)
     """the name of the `TaskKind`: what these outputs are"""
     centre: tuple[float, ...] = field(default=(), repr=False)
-    """with `spread`, what quantities are measured from and in: as their mean and standard deviation"""
+    """with `spread`, offset and scale of quantities, such as their mean and standard deviation"""
     spread: tuple[float, ...] = field(default=(), repr=False)
 
 
@@ -75,7 +75,7 @@ class Objective(ABC):
 
     @abstractmethod
     def guess(self, y: Tensor) -> Tensor:
-        """The best constant scores for these targets: what a model without any input would predict."""
+        """The best constant scores for these targets."""
 
     def in_target_units(self, scores: Tensor) -> Tensor:
         """The scores as metrics take them: quantities in their own units, all others as they are."""
@@ -95,7 +95,7 @@ class TaskKind(ABC):
     counted: ClassVar[str]
     """what predictions are counted in; empty where they are not counted"""
     default_metric: ClassVar[str]
-    """the name of the metric that judges a run unless the experiment names another"""
+    """the name of the main metric, unless the experiment names another"""
     target_figure: ClassVar[str]
     """what `describe_targets` prints"""
     exclusive: ClassVar[bool] = False

@@ -1,7 +1,7 @@
 """Samples with weights: targets that carry them, and the loss in which they count.
 
-Only the loss of the bench multiplies by weights. Whatever else a method computes from targets would ignore them without
-a word, so a loss of torch's that a method calls on such targets is refused.
+Only the bench's loss multiplies by weights. Anything else that a method computes from targets would silently ignore
+them, so a method that calls one of torch's losses on such targets is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`check_method(MyMethod)` checks that a method, ours or a user's own, keeps the contract.
+"""`check_method(MyMethod)` checks that a method, ours or a user's own, meets the contract.
 
 Imports the engine, runs and everything below them.
 """
@@ -53,8 +53,8 @@ def find_method(name: str) -> type[AnyMethod]:
 def check_method(method: AnyMethod | type[AnyMethod]) -> None:
     """Run all checks on a method, given as an instance or as a class with its defaults.
 
-    Failures raise one `AssertionError` in the end: a line for each, with the method, the check and what is wrong.
-    A script can call it without a guard.
+    Failures raise one `AssertionError` at the end: a line for each, with the method, the check and what is wrong.
+    A script can call it without a `__main__` guard.
     """
     if problems := [problem for _, problem in failures(method) if problem]:
         raise AssertionError("\n".join(problems))

@@ -192,7 +192,7 @@ def _play_with_faults(method: AnyMethod, inject: str, rounds: int) -> Recorder:
 
 
 def tasks_as_the_card_says(method: AnyMethod) -> None:
-    """In every task of its card, it beats a model that always says the same; all others are refused in a sentence."""
+    """In every task on its card, it beats the best constant prediction; all others are refused in a sentence."""
     known = bool(method.tasks) and set(method.tasks) <= set(TASKS)
     need(known, f"tasks is {method.tasks}, but must name some of {', '.join(TASKS)}")
     for task in TASKS:

@@ -1,4 +1,4 @@
-"""A simulated CPU that is as fickle as any could be: passing on this machine's CPU proves nothing about the next one.
+"""Simulates the worst CPU: passing on this machine's CPU proves nothing about the next one.
 
 Libraries choose kernels by where operands begin in memory, how they are laid out and how many rows they have, and each
 kernel rounds in its own way. Which of these matter differs from CPU to CPU; here all of them do.
@@ -42,7 +42,7 @@ class Nervous(TorchDispatchMode):
         """results that differ from torch's own"""
 
     def __enter__(self) -> Nervous:
-        """Without the native kernels, which torch knows nothing of: theirs is no luck."""
+        """Switch off the native kernels, which this mode can't see; their bits do not depend on luck."""
         self._limit = os.environ.get(LIMIT)
         os.environ[LIMIT] = "off"
         super().__enter__()

@@ -1,4 +1,4 @@
-"""Checks that a run gives the same bits however it is executed, on the fickle CPU of `nervous` where possible."""
+"""Checks that a run gives the same bits however it is executed, on the simulated CPU of `nervous` where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headwise data``: describe and check data of one's own, divide it, and see who would hold what before training."""
+"""``headwise data``: describe and check your own data, divide it, and see who would hold what before training."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def _read_locations(home: Path) -> list[_Reference]:
 
 
 def read_references(home: Path) -> NDArray[Any]:
-    """All of these arrays as one, of which only what is used is read."""
+    """All of these arrays as one; only what is used is read."""
     try:
         parts = [np.memmap(r.file, np.dtype(r.type), "r", r.offset, tuple(r.shape)) for r in _read_locations(home)]
     except (OSError, ValueError, OverflowError, TypeError) as error:
