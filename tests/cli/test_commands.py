@@ -24,7 +24,7 @@ PYTHON = sys.executable
 
 def test_help_of_compare_does_not_contradict_itself(headwise: Headwise) -> None:
     said = " ".join(headwise("compare", "--help").out.split())
-    assert "folder for the results; new, or the same comparison's to continue it" in said
+    assert "folder for the results; new, or the one to continue" in said
     assert "folder for the results; it must be new" in " ".join(headwise("run", "--help").out.split())
 
 

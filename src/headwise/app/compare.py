@@ -144,7 +144,7 @@ def compare(
             a data.toml.
         methods: names with options, such as ``"fedrep:head_epochs=5"``, or your own ``"file.py"``.
         draws: partitions, or splits where clients are natural.
-        out: the folder of the comparison: a new one, or the same comparison's to continue it.
+        out: the folder of the comparison: a new one, or the one to continue.
         seeds: seeds of each draw.
         data_dir: the folder of public data sets.
         watch: returns observers that display the run with this title.

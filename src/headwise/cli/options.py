@@ -41,7 +41,7 @@ EXISTING_OR_NEW_FILE = PathType(paths.existing_or_new_file)
 
 FLAGS = {
     "method": ("method", "method, with options: fedrep:head_epochs=5, or your own file.py"),
-    "data": ("data", "data set"),
+    "data": ("data", "data set, or the path of your own data.toml"),
     "model": ("model", "network, or several separated by commas for clients with different ones"),
     "partition": ("partition", "which client gets which samples: dirichlet:0.1, exdir:2:0.5, pathological:2, natural"),
     "split": ("split", "train/test, train:validation:test or official"),
@@ -77,7 +77,8 @@ def set_option(example: str) -> Decorator:
 
 def flags(*names: str) -> Decorator:
     """Adds these flags from `FLAGS`."""
-    return _combine(*(click.option(f"--{name}", help=f"{FLAGS[name][1]}  [{FLAGS[name][0]}]") for name in names))
+    helps = {name: f"{words}  [setting: {setting}]" for name, (setting, words) in FLAGS.items()}
+    return _combine(*(click.option(f"--{name}", help=helps[name]) for name in names))
 
 
 def _combine(*options: Decorator) -> Decorator:

@@ -27,7 +27,7 @@ from ..output import table_text
     help="values of a setting: train.lr=0.01,0.1 (chosen on validation samples), or partition=dirichlet:0.1,iid "
     "(a table each); repeatable",
 )
-@experiment_options("new, or the same comparison's to continue it")
+@experiment_options("new, or the one to continue")
 def command(
     what: tuple[str, ...], methods: str | None, draws: str, seeds: str, grid: tuple[str, ...], **options: Any
 ) -> None:

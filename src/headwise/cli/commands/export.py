@@ -32,8 +32,8 @@ LICENCE = click.option("--licence", default="", help="licence of the model, for 
     metavar="NAME",
     help="client, by name, or by number if it has none; repeatable",
 )
-@click.option("--all", "everyone", is_flag=True, help="all clients, each in a folder of its own below DIR")
-@click.option("--global", "global_model", is_flag=True, help="the global model, of methods that have one")
+@click.option("--all", "everyone", is_flag=True, help="all clients, each in its own folder below DIR")
+@click.option("--global", "global_model", is_flag=True, help="the global model, for methods that have one")
 @click.option(
     "--newcomer", is_flag=True, help="an offer for a site that joins after the last round: headwise site adapt"
 )
