@@ -93,7 +93,7 @@ def find_space(experiment: Experiment, given: Iterable[str] = ()) -> list[Dimens
     dimensions = {"train.lr": Dimension("train.lr", "log", 1e-3, 1.0)}
     method = make("method", experiment.method)
     for name, kind in field_types(type(method)).items():
-        is_own = name in inspect.get_annotations(type(method))  # others share it, such as the server's optimiser
+        is_own = name in inspect.get_annotations(type(method))  # others share it, such as the server's optimizer
         if is_own and (dimension := _dimension(f"method.{name}", kind, getattr(method, name))):
             dimensions[dimension.name] = dimension
     dimensions |= {d.name: d for d in map(parse_dimension, given)}

@@ -1,9 +1,9 @@
-"""FedAvg's server half, for the many methods that only change the client half; optionally with a server optimiser.
+"""FedAvg's server half, for the many methods that only change the client half; optionally with a server optimizer.
 
 A method defines what it shares (`shared`). How clients are weighted in the mean is an option: by their samples, unless
-the method has another default. Robust rules, server optimisers and masked sums then work without further code.
+the method has another default. Robust rules, server optimizers and masked sums then work without further code.
 
-Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
+Server optimizers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
 The clients' mean change serves as a gradient: momentum is FedAvgM (Hsu et al., 2019), adagrad is FedAdagrad,
 adam is FedAdam, yogi is FedYogi.
 """
@@ -25,7 +25,7 @@ from ..settings.fields import Positive, Unit
 from .benches import Central
 from .method import C, Method, Reply, Sums, U
 
-TAU = 1e-3  # adaptivity: keeps the adaptive optimisers' steps finite, as in the paper's experiments
+TAU = 1e-3  # adaptivity: keeps the adaptive optimizers' steps finite, as in the paper's experiments
 BETA_2 = 0.99
 
 
@@ -40,7 +40,7 @@ class Shared(Record):
 
 
 class Averaged(Record):
-    """The shared part, and the server optimiser's moments if it has any.
+    """The shared part, and the server optimizer's moments if it has any.
 
     >>> Averaged(Params(), m=None, v=None).m
     """
@@ -90,9 +90,9 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     server_opt: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
     """how the server applies the clients' mean: directly, or as a step of FedAvgM, FedAdagrad, FedAdam or FedYogi"""
     server_lr: Positive = 1.0
-    """learning rate of the server: 1 takes the mean itself; adaptive optimisers need about 0.01"""
+    """learning rate of the server: 1 takes the mean itself; adaptive optimizers need about 0.01"""
     server_momentum: Unit = 0.9
-    """momentum of the server's optimiser, if it has one"""
+    """momentum of the server's optimizer, if it has one"""
 
     def __init_subclass__(cls) -> None:
         if "traffic_down" in vars(cls):

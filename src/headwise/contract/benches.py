@@ -1,4 +1,4 @@
-"""The workbenches: everything a method may use. They hide devices, loaders, optimisers and caches."""
+"""The workbenches: everything a method may use. They hide devices, loaders, optimizers and caches."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Central(Bench, Protocol):
 
 
 class Local(Bench, Protocol):
-    """A client's workbench, with its data and an optimiser."""
+    """A client's workbench, with its data and an optimizer."""
 
     client: int
     """this client"""
@@ -178,7 +178,7 @@ class Local(Bench, Protocol):
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken.
 
-        The experiment's optimiser, in a fresh state, takes the steps. Several models train together on one joint
+        The experiment's optimizer, in a fresh state, takes the steps. Several models train together on one joint
         `loss`, each from its values before the batch. `project` is called after each step to enforce constraints;
         `clip` limits the gradient's norm, instead of `train.clip`.
 
@@ -188,7 +188,7 @@ class Local(Bench, Protocol):
         ...
 
     def distance(self, steps: int) -> float:
-        """How far this many steps of the experiment's optimiser move a weight whose gradient is always one."""
+        """How far this many steps of the experiment's optimizer move a weight whose gradient is always one."""
         ...
 
     def descend(
@@ -207,7 +207,7 @@ class Local(Bench, Protocol):
         """Plain gradient descent on parameters outside any module, all from their values before the batch.
 
         `project` enforces constraints on each step's result; the parameters named in `weights` are moved by the
-        experiment's optimiser, as in `sgd`; the rest is as for `batches`.
+        experiment's optimizer, as in `sgd`; the rest is as for `batches`.
         """
         ...
 

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2303.13137
     R_k^s     up.means        local averaged representation (LAR) of class s
     eta_theta header_lr       learning rate of the header
 
-The public code steps the optimiser of another network, so its header never changes; `header_lr = 0` reproduces that.
+The public code steps the optimizer of another network, so its header never changes; `header_lr = 0` reproduces that.
 
 Read: the paper, its authors' code (https://github.com/LipingYi/FedGH), PFLlib's and HtFLlib's files.
 """

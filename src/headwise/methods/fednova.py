@@ -9,7 +9,7 @@ NeurIPS 2020. https://arxiv.org/abs/2007.07481
     p_i        Reply.n    its share of the round's samples
     tau_eff    tau_eff    effective steps, sum_i p_i |a_i|_1
 
-The paper gives |a_i|_1 for each optimiser (Section 4.1). Here it is measured: a number whose gradient is always one is
+The paper gives |a_i|_1 for each optimizer (Section 4.1). Here it is measured: a number whose gradient is always one is
 trained along with the model and moves by -eta |a_i|_1, whatever the momentum and weight decay.
 
 Departs from the paper: clients send x_i and |a_i|_1, from which the server computes d_i. Clients that took no step have
@@ -26,7 +26,7 @@ from headwise.authoring import Central, GlobalModel, Local, Nothing, Params, Rec
 
 
 class Trained(Record):
-    """A client's model and the steps it took, as its optimiser weights them."""
+    """A client's model and the steps it took, as its optimizer weights them."""
 
     w: Params
     a: float

@@ -21,7 +21,7 @@ class FastText(Model):
     """The mean of the word embeddings, one linear layer without activation, one linear head; for texts."""
 
     sparse: bool = False
-    "sparse gradients of the embedding: faster with a large vocabulary, but not with every optimiser"
+    "sparse gradients of the embedding: faster with a large vocabulary, but not with every optimizer"
 
     def build(self, task: Task) -> SplitModel:
         if task.vocabulary < 1 or len(task.shape) != 1:

@@ -181,7 +181,7 @@ class PrivateTraining:
 
 
 class _Steps(torch.optim.Optimizer):
-    """Our optimiser, as Opacus calls one: it only sees gradients which are private already."""
+    """Our optimizer, as Opacus calls one: it only sees gradients that are already private."""
 
     def __init__(self, weights: Sequence[nn.Parameter], ours: Optimizer) -> None:
         super().__init__(weights, {})

@@ -1,4 +1,4 @@
-"""A client's workbench: a method's `Local`, with the order of its samples and the experiment's optimiser."""
+"""A client's workbench: a method's `Local`, with the order of its samples and the experiment's optimizer."""
 
 from __future__ import annotations
 

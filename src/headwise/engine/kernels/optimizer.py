@@ -1,4 +1,4 @@
-"""A client's optimiser: what one step does to a weight. `headwise_train` in chain.c takes the same step natively.
+"""A client's optimizer: what one step does to a weight. `headwise_train` in chain.c takes the same step natively.
 
 The arithmetic is that of `torch.optim.SGD`, `Adam` and `AdamW`, whose import would cost every worker a second.
 """
@@ -53,7 +53,7 @@ class NativeRates(Structure):
 
 
 def rates_of(settings: Train, lr: float, clip: float | None = None) -> Rates:
-    """The experiment's optimiser; a method's own `clip` comes before the experiment's."""
+    """The experiment's optimizer; a method's own `clip` comes before the experiment's."""
     beta1, beta2 = settings.betas
     name = settings.optimizer
     adam = None if name == "sgd" else Adam(beta1, beta2, settings.eps, decoupled=name == "adamw")
