@@ -73,6 +73,11 @@ def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def shorten(error: Exception) -> str:
+    """What an error says, as part of a sentence."""
+    return " ".join(str(error).split())[:200]
+
+
 def capitalize(text: str) -> str:
     """Unlike `str.capitalize`, leaves all but the first letter as it is."""
     return text[:1].upper() + text[1:]

@@ -40,6 +40,8 @@ EQUAL = 0.005
 FEW = 5
 """intervals from fewer draws are wide, and depend on normal differences"""
 SAMPLES = 20_000
+MOST_DRAWS = 1000
+"""that a sentence asks for"""
 
 
 class Interval(NamedTuple):
@@ -161,11 +163,11 @@ class Cells:
         p_values = adjust_by_holm({other: self._p_value(best, other) for other in others})
         return [best, *(o for o in others if p_values[o] > 0.05 or self.difference(best, o).value <= equal)]
 
-    def draws_to_separate(self, one: str, other: str, most: int = 1000) -> int | None:
+    def draws_to_separate(self, one: str, other: str) -> int | None:
         """How many draws it would take until the interval of their difference excludes zero, if the difference stays.
 
-        None if one draw says nothing about others, if more than `most` would be needed, or with clients that are the
-        same in all draws, where more draws may not be enough.
+        None if one draw says nothing about others, if more than `MOST_DRAWS` would be needed, or with clients that are
+        the same in all draws, where more draws may not be enough.
         """
         if self.repeated != (1,):
             return None
@@ -173,7 +175,7 @@ class Cells:
         return next(
             (
                 n
-                for n in range(self.draws, most + 1)
+                for n in range(self.draws, MOST_DRAWS + 1)
                 if student_quantile(0.975, n - 1) * (variance * self.draws / n) ** 0.5 < abs(value)
             ),
             None,

@@ -9,11 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from headwise.data.federated import Clients
 from headwise.engine.executors import shelf as room
+from headwise.engine.executors.pool import list_tensors
 from headwise.engine.executors.shelf import MARK, PREFIX, SMALL, Shelf, open_shared
+from headwise.models.base import Task
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +57,16 @@ def test_no_samples_are_no_problem() -> None:
     shelf = Shelf.make(0)
     assert shelf.share("x", torch.empty(0, 3)).shape == (0, 3)
     shelf.remove()
+
+
+def test_a_run_with_weights_leaves_no_shelf() -> None:
+    """The weights stayed in shared memory, without the mark by which a later run could sweep them."""
+    shelf = Shelf.make(0)
+    data = Clients(Task((3,), 2), torch.zeros(4, 3), torch.zeros(4), np.array([[4, 4, 4]]), weight=torch.ones(4))
+    for name, t in list_tensors(data).items():
+        shelf.share(name, t)
+    shelf.remove()
+    assert not shelf.folder.exists()
 
 
 def left_by_the_dead(folder: Path, **changes: object) -> Path:

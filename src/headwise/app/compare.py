@@ -15,7 +15,7 @@ from ..engine.events import Observer
 from ..errors import ConfigError, capitalize
 from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import tabulate_newcomers
-from ..report.page import Captioned, write_page
+from ..report.page import Captioned, Extras, write_page
 from ..report.results import Line, Setting, name_row
 from ..report.tables import Table, TableStyle, format_captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
@@ -255,7 +255,7 @@ def _write(comparison: Comparison) -> None:
     latex = [format_captioned_latex(overview, TableStyle(names))] if overview else []
     latex.append(format_tables(comparison.settings, "latex", TableStyle(names)))
     write_bytes(comparison.out / "table.tex", "\n".join(latex).encode())
-    write_page(comparison.settings, comparison.report, overview=overview, tried=tried)
+    write_page(comparison.settings, comparison.report, extras=Extras(overview, tried))
 
 
 def _cells(

@@ -309,8 +309,9 @@ def default_folder(experiment: Experiment) -> Path:
     return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
 
 
-def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """`root / name`, with a number appended if that exists."""
+def free_folder(name: str) -> Path:
+    """`runs/name`, with a number appended if that exists."""
+    root = Path("runs")
     name = re.sub(r"[^\w.-]", "-", name)[:100]
     taken = {p.name for p in root.glob(f"{name}*")}
     return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)

@@ -25,7 +25,7 @@ from ..engine.drawing import draw_alike
 from ..engine.drift import check_drift
 from ..engine.host import check_device
 from ..engine.plan import Plan
-from ..engine.sampling import newcomers, sample_measured
+from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError, capitalize
 from ..log.metrics import ACCURACY, metrics_to_measure
 from ..models.base import Model, Task
@@ -226,13 +226,9 @@ def with_measured_floor(summary: Summary, plan: Plan, counts: Mapping[str, Seque
     """The summary with the floor of the clients whose scores are reported: not of new or unmeasured ones."""
     if summary.floor.weighted is None:
         return summary
-    measured = [*_choose_measured(plan)]
+    measured = [*plan.measured]
     train, test = (np.array(counts[part])[measured] for part in ("train", "test"))
     return dataclasses.replace(summary, floor=measure_floor(train, test))
-
-
-def _choose_measured(plan: Plan) -> Sequence[int]:
-    return sample_measured(plan.experiment.evaluate.clients, plan.clients, plan.experiment.seed)
 
 
 def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Any]:
@@ -246,7 +242,7 @@ def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict
         return {}
     guesses = map(_guess_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
     each = [None if guess is None else score(*guess, [metric], plan.task) for guess in guesses]
-    over = summarize_clients({c: scores for c in _choose_measured(plan) if (scores := each[c])}, metric)
+    over = summarize_clients({c: scores for c in plan.measured if (scores := each[c])}, metric)
     clients = [scores and scores.get(metric.name) for scores in each]
     return {"floors": {metric.name: {"over": over.get(metric.name), "clients": clients}}}
 

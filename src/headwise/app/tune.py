@@ -18,7 +18,7 @@ from ..disk.jsontext import leaves, to_toml
 from ..engine.events import Event, Observer, RoundEnded
 from ..errors import ConfigError, RunError, explain_missing
 from ..log.metrics import Metric
-from ..log.schema import Round, figures
+from ..log.schema import JUDGED, Round, figures
 from ..report.tables import Table, to_markdown
 from ..runs.query import Run
 from ..seeds import seed_of
@@ -130,7 +130,6 @@ SHOWN = 10
 DIVERGED = -1e12
 """the score of a run that diverged, which is a result"""
 ENDS = {"complete": "", "pruned": ", stopped early", "diverged": ", diverged"}
-MOMENTS = ("pre", "stale", "global")
 BUDGET = re.compile(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
 LONGEST = 1e9
 """seconds of a budget"""
@@ -280,12 +279,12 @@ def with_validation(base: Experiment) -> Experiment:
 
 def validation_score(row: Any, metric: Metric) -> float | None:
     """The score on validation samples in a line of rounds.jsonl; None if there is none."""
-    known = [values for m in MOMENTS if (values := row.get(m)) and values.get(metric.validation) is not None]
+    known = [values for m in JUDGED if (values := row.get(m)) and values.get(metric.validation) is not None]
     return float(known[0][metric.validation]) if known and figures(row, _moment(row), metric) else None
 
 
 def _moment(row: Any) -> str:
-    return next((m for m in MOMENTS if m in row), "pre")
+    return next((m for m in JUDGED if m in row), "pre")
 
 
 class BudgetSpentError(Exception):

@@ -18,6 +18,7 @@ from ..models.base import Task
 from ..settings.options import TargetRange
 from ..tasks.registry import kind_of
 from .dataset import Dataset
+from .own.description import PARTS
 from .own.raw import map_empty
 from .partition.base import count_labels
 from .preprocessing import Fitted, Sums, fit, fit_all, mean_and_deviation, measure, sum_clients, sums_from_json
@@ -171,7 +172,7 @@ class FederatedData:
     def histograms(self) -> dict[str, list[list[int]]]:
         """For each part, how many samples of each class, or of each of the dataset's strata, every client has."""
         labels, names = self.dataset.strata
-        groups = {part: [getattr(p, part) for p in self.parts] for part in ("train", "val", "test")}
+        groups = {part: [getattr(p, part) for p in self.parts] for part in PARTS}
         return {part: count_labels(labels, indices, len(names)).tolist() for part, indices in groups.items()}
 
     def client(self, c: int) -> ClientData:

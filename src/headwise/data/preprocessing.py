@@ -31,6 +31,8 @@ from .own.raw import Form
 from .own.values import BAG, Hashing, cell_text, count_words, to_numbers
 
 Floats = NDArray[np.float64]
+ROWS = 65_536
+"""samples that are summed at a time, about"""
 
 
 def sum_rows(numbers: Floats, starts: NDArray[np.int64]) -> Floats:
@@ -193,15 +195,15 @@ def _check_scale(recipe: Preprocessing, every: Sums, low: Floats, high: Floats) 
         )
 
 
-def _group_clients(sizes: Sequence[int], rows: int = 65_536) -> Iterator[list[int]]:
-    """Groups of clients with about `rows` samples together; clients without samples are left out."""
+def _group_clients(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Groups of clients with about `ROWS` samples together; clients without samples are left out."""
     group: list[int] = []
     held = 0
     for c, n in enumerate(sizes):
         if n:
             group.append(c)
             held += n
-        if group and (held >= rows or c == len(sizes) - 1):
+        if group and (held >= ROWS or c == len(sizes) - 1):
             yield group
             group = []
             held = 0
@@ -291,7 +293,8 @@ class Fitted:
                 parts += self._scale_number(x[:, at], k, rows)
                 k += 1
             elif column.kind == "category":
-                parts.append(self._one_hot(column.name, x[:, at]))
+                places = np.arange(len(self.values[column.name]))
+                parts.append(self.renumber(column.name, x[:, at])[:, None] == places)
             else:
                 parts.append(count_words(x[:, at : at + column.width], min(self.recipe.options.buckets, BAG)))
         return np.concatenate([p.astype(np.float32) for p in parts], axis=1)
@@ -301,13 +304,11 @@ class Fitted:
         scaled = (np.where(gone, self.fill[rows, k], x) - self.mean[rows, k]) / self.std[rows, k]
         return [scaled[:, None], gone[:, None]] if self.flags[k] else [scaled[:, None]]
 
-    def _one_hot(self, name: str, codes: Floats) -> NDArray[np.float32]:
-        """The row of a missing or unknown category is zero."""
-        values = self.values[name]
-        place = {value: k for k, value in enumerate(values)}
-        slots = np.array([place.get(v, -1) for v in self.recipe.categories[name]] + [-1])
-        slot = slots[np.where(np.isnan(codes), -1, codes).astype(np.int64)]
-        return (slot[:, None] == np.arange(len(values))).astype(np.float32)
+    def renumber(self, name: str, codes: NDArray[Any]) -> Floats:
+        """The codes of a category column as places among the inputs; NaN where it is missing or not an input."""
+        place = {value: float(k) for k, value in enumerate(self.values[name])}
+        places = np.array([place.get(v, np.nan) for v in self.recipe.categories[name]] + [np.nan])
+        return places[np.where(np.isnan(codes), -1, codes).astype(np.int64)]
 
 
 FEW = 5

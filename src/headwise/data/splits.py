@@ -278,8 +278,8 @@ def summarize(labels: NDArray[np.int64], parts: Sequence[Parts], classes: int) -
         int(train.sum()),
         int(val.sum()),
         int(test.sum()),
-        _summarize_spread(every.sum(1)),
-        _summarize_spread((every > 0).sum(1)),
+        summarize_spread(every.sum(1)),
+        summarize_spread((every > 0).sum(1)),
         measure_floor(train, test),
         hash_partition(labels, parts),
     )
@@ -304,5 +304,5 @@ def hash_partition(y: NDArray[Any], parts: Sequence[Parts]) -> str:
     return digest.hexdigest()
 
 
-def _summarize_spread(values: NDArray[np.int64]) -> Spread:
+def summarize_spread(values: NDArray[np.int64]) -> Spread:
     return Spread(float(values.min()), float(np.median(values)), float(values.max()))

@@ -14,11 +14,11 @@ from ..contract.calls import aggregate, server_init
 from ..contract.method import Reply, record_types
 from ..errors import HeadwiseError, ServerError
 from ..log.metrics import Metric
-from ..log.schema import ENDS, Measured, Reason, Round, Seconds, selection_value
+from ..log.schema import ENDS, JUDGED, Measured, Reason, Round, Seconds, selection_value
 from ..memory import settle
 from ..records import Nothing, Record, map_tensors, nbytes, nbytes_by_field
 from .answers import take_census, train_clients
-from .client.jobs import Answer, Job, describe_failure
+from .client.jobs import Job, describe_failure
 from .evaluation import Evaluation
 from .events import (
     Event,
@@ -93,7 +93,7 @@ def _census(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> tu
     if now.t or record_types(type(plan.method)).census is Nothing:
         return now, 0
     answers = take_census(plan, executor, tell)
-    replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
+    replies = [Reply(c, a.message, a.n) for c, a in answers.items()]
     with _explain_server_errors(plan, 0, "use_census"):
         server = map_tensors(plan.method.use_census(now.server, replies, ServerBench(plan, 0, "census")), settle)
     return replace(now, server=server), sum(nbytes(reply.up) for reply in replies)
@@ -136,14 +136,14 @@ def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, st
     answers, failed = train_clients(plan, executor, jobs, tell)
     idle = _update_idle(plan, executor, now.server, t, chosen, tell)
     clock.to("server")
-    replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
+    replies = [Reply(c, a.message, a.n) for c, a in answers.items()]
     with _explain_server_errors(plan, t, "aggregate"):
         # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
         server = map_tensors(aggregate(plan.method, now.server, replies, central), settle) if replies else now.server
     clock.to("evaluate")
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
-    sent = {c: {"up": nbytes_by_field(_up(a)), "down": weights[id(downs[c])]} for c, a in answers.items()}
+    sent = {c: {"up": nbytes_by_field(a.message), "down": weights[id(downs[c])]} for c, a in answers.items()}
     traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
     due = t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds
     measured = evaluation.measure() if due else Measured()
@@ -201,14 +201,9 @@ def _sum_fields(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def _up(answer: Answer) -> Record:
-    assert answer.up is not None  # training always answers with a message
-    return answer.up
-
-
 def _update_patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, int]:
     """The best evaluation so far, and how many came after it; on validation samples where there are any."""
-    scores = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
+    scores = next((row.get(m) for m in JUDGED if m in row), None)
     if scores is None:
         return now.best, now.waited
     value = selection_value(scores, main)

@@ -15,9 +15,11 @@ from .plan import Plan
 
 LONG = 20.0
 """seconds of training above which starting more processes pays off"""
+STEPS = 2
+"""that are timed"""
 
 
-def seconds_per_step(plan: Plan, steps: int = 2) -> float:
+def seconds_per_step(plan: Plan) -> float:
     """The median time of a training step of the first network, by the kernel that will train it."""
     train = plan.experiment.train
     model = replica(plan.models[0], {})
@@ -34,7 +36,7 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
     )
     feed = Feed(lambda: iter([(x, y)]), lambda: (x, y, batch))
     times: list[float] = []
-    for _ in range(1 + steps):  # the first one warms up
+    for _ in range(1 + STEPS):  # the first one warms up
         begun = time.perf_counter()
         kernel.train(feed)
         times.append(time.perf_counter() - begun)

@@ -20,7 +20,6 @@ from .client.scoring import summarize_clients
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
-from .sampling import sample_measured
 from .server_bench import ServerBench, broadcasts
 
 
@@ -49,9 +48,8 @@ class Evaluation:
 
     def measure(self) -> Measured:
         """The round's metrics by moment, and the bytes sent only to evaluate."""
-        evaluate = self.plan.experiment.evaluate
-        moments = evaluate.moments
-        everyone = sample_measured(evaluate.clients, self.plan.clients, self.plan.experiment.seed)
+        moments = self.plan.experiment.evaluate.moments
+        everyone = self.plan.measured
         sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]

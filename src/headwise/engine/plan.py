@@ -21,7 +21,7 @@ from ..tasks.base import Objective
 from ..tasks.registry import kind_of, objective_of
 from .drift import Drifted, find_drifting
 from .mechanism import UNPROTECTED, Mechanism
-from .sampling import Trace, newcomers, read_trace
+from .sampling import Trace, newcomers, read_trace, sample_measured
 
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
@@ -79,6 +79,11 @@ class Plan:
         outside = {*self.newcomers, *self.data.absent}
         everyone = range(len(self.data))
         return [c for c in everyone if c not in outside] if outside else everyone
+
+    @cached_property
+    def measured(self) -> Sequence[int]:
+        """The clients that evaluations measure."""
+        return sample_measured(self.experiment.evaluate.clients, self.clients, self.experiment.seed)
 
     @cached_property
     def drifting(self) -> frozenset[int]:

@@ -56,7 +56,7 @@ class NewClient:
         card = make_card(plan.experiment, plan.experiment.data, self.data.dataset, of, "")
         partition = self.models.run.manifest["partition"]["hash"]
         card["training"] |= {"rounds": t, "samples": len(self._y), "partition": partition}
-        return make_model(plan, self.data, network, card, ClientInputs(self._inputs, self._x[:SAMPLES]))
+        return make_model(plan, network, card, ClientInputs(self._inputs, self._x[:SAMPLES]))
 
     def _plan_with_client(self) -> Plan:
         """The plan with this client as its last one, which does not take part."""

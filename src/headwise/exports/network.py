@@ -23,7 +23,7 @@ from ..app import registry
 from ..data.own.values import BAG, LENGTH
 from ..data.preprocessing import Fitted
 from ..disk.jsontext import to_json
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, shorten
 from ..memory import check_memory
 from ..models.base import Model, Task
 from ..models.network import title
@@ -290,7 +290,7 @@ def trace_program(module: InferenceModule, example: NDArray[Any]) -> ExportedPro
         with _hide_warnings(), torch.no_grad():
             return export(module.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
     except Exception as error:  # torch has no class for what it can't trace
-        reason = " ".join(str(error).split())[:200]
+        reason = shorten(error)
         raise RunError(f"torch can't export this network ({type(error).__name__}: {reason}).") from error
 
 
@@ -346,7 +346,7 @@ def _translate(program: ExportedProgram) -> Any:
                 input_names=[INPUT], output_names=[*OUTPUTS],
             )  # fmt: skip
     except Exception as error:  # onnxscript has no class for what it can't translate
-        reason = " ".join(str(error).split())[:200]
+        reason = shorten(error)
         raise RunError(f"torch can't write this network as ONNX ({type(error).__name__}: {reason}).") from error
     assert translated is not None
     graph = translated.model_proto

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, RunError, explain_missing
+from ..errors import ConfigError, RunError, explain_missing, shorten
 from .model import Prediction
 
 Answer = Callable[[NDArray[Any]], Prediction]
@@ -154,5 +154,5 @@ def _limit_memory() -> None:
 
 def describe_unusable(path: Path, error: Exception) -> RunError:
     """One sentence about a model file, from whatever its library raised."""
-    reason = " ".join(str(error).split())[:200].rstrip(".")
+    reason = shorten(error).rstrip(".")
     return RunError(f"{path} can't be used as a model: {reason or type(error).__name__}.")

@@ -142,7 +142,7 @@ class Models:
         card = make_run_card(
             self.run, self.data.dataset, client=client, moment=moment, t=t, which=round, licence=licence
         )
-        return make_model(self.plan, self.data, module, card, client)
+        return make_model(self.plan, module, card, collect_inputs(self.data, client, card))
 
     def global_model(self, round: str = "last", licence: str = "") -> TrainedModel:
         """The one model for everybody."""
@@ -157,11 +157,11 @@ class Models:
             served = self._served
             card = make_run_card(self.run, served.dataset, t=t, which=round, licence=licence)
             card |= {"reading": served.describe_tables(), "of": {**card["of"], "numbered": not served.named}}
-            return make_model(self.plan, None, network, card, served.inputs())
+            return make_model(self.plan, network, card, served.inputs())
         if self.data.fitted is not None and len(self.data.fitted.mean) > 1:
             raise RunError("preprocess.fit is 'client', so a global model has no inputs of its own.")
         card = make_run_card(self.run, self.data.dataset, t=t, which=round, licence=licence)
-        return make_model(self.plan, self.data, network, card, 0)
+        return make_model(self.plan, network, card, collect_inputs(self.data, 0, card))
 
     def adapt(self, x: Any, y: Any, epochs: int = 5) -> TrainedModel:
         """A model for a new client, after `epochs` epochs on its own samples."""
@@ -349,13 +349,8 @@ class ClientInputs(NamedTuple):
     samples: NDArray[Any]
 
 
-def make_model(
-    plan: Plan, data: FederatedData | None, network: nn.Module, card: dict[str, Any], client: int | ClientInputs
-) -> TrainedModel:
-    """The network as a model that takes a client's raw samples: a client of the data, or one with its own inputs."""
-    if isinstance(client, int):
-        assert data is not None
-        client = _inputs_and_samples(data, client, card["reading"])
+def make_model(plan: Plan, network: nn.Module, card: dict[str, Any], client: ClientInputs) -> TrainedModel:
+    """The network as a model that takes a client's raw samples."""
     inputs, samples = client
     card = {**card, "inputs": inputs.to_plain()}
     prepare = build_preprocessing(inputs)
@@ -381,8 +376,9 @@ def make_model(
     return TrainedModel(card, inputs, answer, pack, plain)
 
 
-def _inputs_and_samples(data: FederatedData, client: int, reading: dict[str, Any]) -> ClientInputs:
-    inputs = inputs_of(data, client, reading)
+def collect_inputs(data: FederatedData, client: int, card: dict[str, Any]) -> ClientInputs:
+    """Those of one of the data's clients."""
+    inputs = inputs_of(data, client, card["reading"])
     part = data.parts[client]
     return ClientInputs(inputs, encode_run_samples(data, inputs, data.dataset.x[[*part.test, *part.train][:SAMPLES]]))
 
@@ -404,16 +400,13 @@ def _dtype_of(fitted: Fitted) -> str:
 
 def encode_run_samples(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> NDArray[Any]:
     """A run's samples with categories as the fitted preprocessing numbers them, not as the files have them."""
-    recipe = data.dataset.recipe
-    fitted = inputs.fitted
     x = x.astype(inputs.dtype)
-    if recipe is None or fitted is None:
+    fitted = data.fitted
+    if fitted is None:
         return x
-    for column, at in recipe.list_places():
+    for column, at in fitted.recipe.list_places():
         if column.kind == "category":
-            place = {value: float(k) for k, value in enumerate(fitted.values[column.name])}
-            table = np.array([place.get(v, np.nan) for v in recipe.categories[column.name]] + [np.nan])
-            x[:, at] = table[np.where(np.isnan(x[:, at]), -1, x[:, at]).astype(np.int64)]
+            x[:, at] = fitted.renumber(column.name, x[:, at])
     return x
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 from .metrics import ACCURACY, Metric, Score, metrics
 
 MOMENTS = ("pre", "post", "stale", "global")
+JUDGED = ("pre", "stale", "global")
+"""the first of these that a run measures is the one that it is judged by"""
 Reason = Literal["finished", "patience", "budget", "interrupted"]
 ENDS: Mapping[str, bool] = {"finished": True, "patience": True, "budget": False, "interrupted": False}
 """why a session ended, and whether the run is then complete"""

@@ -29,7 +29,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ..disk.jsontext import to_json
-from ..errors import ConfigError
+from ..errors import ConfigError, shorten
 from ..settings.choices import SCRIPTS
 from .base import Model, Task
 from .split import SplitModel, check_apart, has_views, rejoin, split
@@ -172,7 +172,7 @@ def _watch(net: nn.Module, x: Tensor, outputs: dict[str, list[Tensor]], given: s
         with torch.no_grad():
             y = net(x)
     except Exception as error:  # another's network can raise anything
-        why = " ".join(str(error).split())[:200]
+        why = shorten(error)
         shape = f"{list(task.shape)}{f' of {task.vocabulary:,} tokens' if task.vocabulary else ''}"
         raise ConfigError(
             f"{given}, which fails with samples of shape {shape}: {type(error).__name__}: {why}."

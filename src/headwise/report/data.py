@@ -14,6 +14,7 @@ from ..log.schema import MOMENTS, Round, figures
 from ..runs.query import Run
 from ..settings.experiment import Experiment
 from ..settings.fields import difference
+from ..settings.foreign import CHOICES
 from ..settings.names import list_names
 from .results import Line, Setting, explain_damage
 from .tables import Table
@@ -186,14 +187,11 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-CHOICES = ("method", "data", "partition", "model", "server_model")
-"""written in full, with all options"""
-
-
 def command_of(run: Run) -> str:
     """The command that repeats the run with the same bits, without settings at their defaults."""
     usual = Experiment().to_plain()
     now = run.manifest["experiment"]
+    # choices are written in full, with all options
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
     others = leaves(difference({k: v for k, v in now.items() if k not in CHOICES}, usual))
     return shlex.join(["headwise", "run", *(w for k, v in [*chosen, *others] for w in ("--set", f"{k}={to_toml(v)}"))])

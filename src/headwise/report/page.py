@@ -18,6 +18,7 @@ from ..errors import capitalize, pluralize
 from ..log.metrics import ACCURACY, Metric, percent
 from ..runs.query import Run, client_label
 from .data import (
+    COLOURS,
     FEDERATION_COLUMNS,
     command_of,
     in_table,
@@ -59,10 +60,6 @@ class Captioned(NamedTuple):
     table: Table
 
 
-COLOURS = 8
-"""of classes, in the style sheet"""
-
-
 class Scatter(NamedTuple):
     """Samples in two dimensions, coloured by class."""
 
@@ -94,23 +91,24 @@ class Scatter(NamedTuple):
         return f"class-{place % COLOURS}" + " ring" * (place >= COLOURS)
 
 
-def write_page(
-    settings: Sequence[Setting],
-    out: Path,
-    damaged: Sequence[str] = (),
-    *,
-    overview: Captioned | None = None,
-    tried: Sequence[Captioned] = (),
-    confusions: Sequence[Sequence[Captioned]] = (),
-    scatters: Sequence[Sequence[Scatter]] = (),
-) -> Path:
-    """Write the page; `damaged` has a sentence for each run that could not be read.
+class Extras(NamedTuple):
+    """What a page shows beside its settings' results."""
 
-    For a grid, `overview` comes before all settings, and `tried` has a table for each of them. `confusions` and
-    `scatters` hold what each setting additionally shows.
-    """
-    text = render(settings, damaged=damaged, overview=overview, tried=tried, confusions=confusions, scatters=scatters)
-    write_bytes(out, text.encode())
+    overview: Captioned | None = None
+    """of a grid, before all settings"""
+    tried: Sequence[Captioned] = ()
+    """of a grid, a table for each setting"""
+    confusions: Sequence[Sequence[Captioned]] = ()
+    """what each setting additionally shows"""
+    scatters: Sequence[Sequence[Scatter]] = ()
+
+
+NO_EXTRAS = Extras()
+
+
+def write_page(settings: Sequence[Setting], out: Path, damaged: Sequence[str] = (), extras: Extras = NO_EXTRAS) -> Path:
+    """Write the page; `damaged` has a sentence for each run that could not be read."""
+    write_bytes(out, render(settings, None, damaged, extras).encode())
     return out
 
 
@@ -122,15 +120,10 @@ class Live(NamedTuple):
 
 
 def render(
-    settings: Sequence[Setting],
-    live: Live | None = None,
-    damaged: Sequence[str] = (),
-    overview: Captioned | None = None,
-    tried: Sequence[Captioned] = (),
-    confusions: Sequence[Sequence[Captioned]] = (),
-    scatters: Sequence[Sequence[Scatter]] = (),
+    settings: Sequence[Setting], live: Live | None = None, damaged: Sequence[str] = (), extras: Extras = NO_EXTRAS
 ) -> str:
     data = page_data(settings)
+    overview, tried, confusions, scatters = extras
     sites = [tabulate_sites(run for line in s.lines for run in line.runs) for s in settings]
     judged = {s.metric.label for s in settings}
     metric = judged.pop() if len(judged) == 1 else "score"

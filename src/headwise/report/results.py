@@ -16,7 +16,7 @@ import numpy as np
 from ..disk.jsontext import leaves, to_json
 from ..errors import RunError, pluralize
 from ..log.metrics import Metric
-from ..log.schema import Round
+from ..log.schema import JUDGED, Round
 from ..runs.comparison import COMPARISON, read_comparison
 from ..runs.manifest import hash_code, with_relative_paths
 from ..runs.query import Run, client_label, find_runs, title_of
@@ -67,7 +67,7 @@ class Line:
     @cached_property
     def measured_moments(self) -> list[str]:
         """The measured moments at which its clients' models can be judged."""
-        return [m for m in (*OWN, "global") if self.values("last", m)]
+        return [m for m in JUDGED if self.values("last", m)]
 
     def mean(self, what: str = "last", moment: str = "pre") -> float:
         return fmean(self.values(what, moment))

@@ -14,7 +14,7 @@ from .. import runs
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import ConfigError, RunError, explain_missing, nearest
 from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics, metrics_over_clients
-from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, figures, was_evaluated
+from ..log.schema import ENDS, JUDGED, MOMENTS, UNFINISHED, ClientLine, Round, figures, was_evaluated
 from .files import JOINED, PARTITION, RESULT, Extent, check, parse
 from .manifest import describe_guarantee, read_manifest
 
@@ -387,7 +387,7 @@ class Run:
         try:
             experiment = self.manifest["experiment"]
             done = f"{len(self.rounds)} of {experiment['rounds']} rounds"
-            moment = next((m for m in ("pre", "stale", "global") if summarize(self.rounds, m, self.metric)), None)
+            moment = next((m for m in JUDGED if summarize(self.rounds, m, self.metric)), None)
             score = f", {self.metric.label} {self.metric.form(self.score(moment))} ({moment})" if moment else ""
             floor = f", floor {self.metric.form(self.floor)}" if self.floor is not None else ""
             return f"<Run {self.path}: {self.method} on {title_of(experiment)}, {done}{score}{floor}>"

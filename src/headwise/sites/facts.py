@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..app import registry
 from ..data.dataset import Source
+from ..data.own.description import PARTS
 from ..data.preprocessing import add_sums, describe_difference, sums_from_json
 from ..disk.files import digest
 from ..disk.jsontext import to_json
@@ -21,7 +22,6 @@ from ..settings.foreign import read_foreign
 from ..settings.options import Engine, TaskName
 from ..tasks.base import DEFAULT
 
-PARTS = ("train", "val", "test")
 STATISTICS = "statistics"
 """the option of a user's own data that holds the sums of all sites"""
 CLASSES = "classes"

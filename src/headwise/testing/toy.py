@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..app import registry
-from ..contract.method import Method
+from ..contract.calls import AnyMethod
 from ..data.dataset import Dataset
 from ..data.federated import Clients, FederatedData
 from ..data.splits import Parts
@@ -33,7 +33,6 @@ from ..settings.experiment import Experiment
 from ..settings.options import Engine, Evaluate, Kernels, Moment, Sampling, Train
 from .nervous import Nervous
 
-AnyMethod = Method[Any, Any, Any, Any]
 T = TypeVar("T")
 
 CLASSES = 4

@@ -57,7 +57,7 @@ def command(
     ):
         raise ConfigError(f"{given[0]} is given, but only --table latex has one.")
     from ...app.citing import display_name
-    from ...report.page import write_page
+    from ...report.page import Extras, write_page
     from ...report.results import collect, select_runs
     from ...report.tables import TableStyle, format_captioned, format_tables
     from ...runs.comparison import read_comparison
@@ -89,8 +89,8 @@ def command(
     if out is not None or (form is None and figures is None):
         confusions = [_tabulate_confusions(s, data_dir) for s in settings] if confusion else []
         scatters = [_draw_features(s, features, projection, data_dir) for s in settings] if features else []
-        parts = {"overview": overview, "tried": tried, "confusions": confusions, "scatters": scatters}
-        lines.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged, **parts)}.")
+        extras = Extras(overview, tried, confusions, scatters)
+        lines.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged, extras)}.")
     for line in lines:
         click.echo(line, err=table is not None)
     click.echo(table, nl=False)

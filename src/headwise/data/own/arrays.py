@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.paths import is_text
-from ...errors import DataError, pluralize
+from ...errors import DataError, pluralize, shorten
 from .description import PARTS, Description
 from .findings import DataFinding
 from .layout import Piece, list_pieces
@@ -37,7 +37,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
                 with bundle.open(info) as file:
                     arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
     except Exception as error:  # hostile bytes make numpy's parser of headers raise anything
-        raise DataError(f"{path} can't be read as NPZ: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{path} can't be read as NPZ: {shorten(error)}.") from None
     return arrays
 
 
@@ -168,7 +168,7 @@ def _read_names(path: Path) -> list[str]:
         with path.open("rb") as file:
             names = json.loads(file.read(LARGEST_NAMES))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{path} can't be read: {shorten(error)}.") from None
     if not isinstance(names, list) or not all(isinstance(n, str) and is_text(n) for n in names):
         raise DataError(f"{path} must be a list of the clients' names.")
     if len(set(names)) < len(names):
@@ -194,4 +194,4 @@ def map_npy(path: Path) -> NDArray[Any]:
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # hostile bytes make numpy's parser of headers raise anything
-        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{path} can't be read: {shorten(error)}.") from None

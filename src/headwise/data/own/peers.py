@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.files import new_folder
-from ...errors import DataError
+from ...errors import DataError, shorten
 from ...memory import check_memory
 from ...tasks.classification import Classification
 from ..dataset import Source
@@ -90,7 +90,7 @@ def _read_object(path: Path) -> bytes:
                 raise ValueError(f"it unpacks to more than {LARGEST >> 30} GiB")
             return file.read(LARGEST)
     except Exception as error:  # hostile bytes make the parsers of archives and headers raise anything
-        raise DataError(f"{path} can't be read as PFLlib's: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{path} can't be read as PFLlib's: {shorten(error)}.") from None
 
 
 def _read_texts(x: PickledArray, path: Path) -> NDArray[np.int32]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.files import read_json
-from ...errors import DataError, RunError
+from ...errors import DataError, RunError, shorten
 from ..dataset import LabelType
 from .description import PARTS
 from .findings import DataFinding, Report
@@ -224,7 +224,7 @@ def _read_locations(home: Path) -> list[_Reference]:
     try:
         references = [_Reference(**each) for each in read_json(path)]
     except (TypeError, RunError) as error:
-        raise DataError(f"the arrays of {path} can't be read: {' '.join(str(error).split())}.") from None
+        raise DataError(f"the arrays of {path} can't be read: {shorten(error)}.") from None
     for r in references:
         numbers = [r.offset, *r.shape] if isinstance(r.shape, list) and len(r.shape) > 1 else [-1]
         if not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) or not isinstance(r.file, str):

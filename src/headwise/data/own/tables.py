@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.jsontext import to_json
-from ...errors import DataError, explain_missing, nearest
+from ...errors import DataError, explain_missing, nearest, shorten
 from .description import Description
 from .findings import DataFinding, Report
 from .images import Pictures
@@ -193,7 +193,7 @@ def _read_parquet(path: Path, d: Description, columns: Sequence[str], report: Re
                 yield RowBlock(path, np.arange(at, at + batch.num_rows), cells)
             at += batch.num_rows
     except (ValueError, NotImplementedError, MemoryError) as error:  # pyarrow's own errors derive from these
-        raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{path} can't be read as Parquet: {shorten(error)}.") from None
 
 
 def _open_parquet(path: Path) -> Any:
@@ -202,7 +202,7 @@ def _open_parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path, memory_map=True)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
-        raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{path} can't be read as Parquet: {shorten(error)}.") from None
 
 
 def list_dictionaries(path: Path) -> list[str]:

@@ -78,6 +78,12 @@ class Answer:
     flops: float = 0.0
     """of training, if its kernels count them"""
 
+    @property
+    def message(self) -> Record:
+        """The record of an answer that must have one: training, or a census."""
+        assert self.up is not None
+        return self.up
+
 
 Handled = tuple[Answer, ClientState | None]
 """an answer, and the client's new state if it has one"""

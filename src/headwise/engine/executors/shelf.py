@@ -25,7 +25,7 @@ PREFIX = ".headwise-shelf-"
 """how shelf folders are named"""
 MARK = "owner.json"
 """the file in each folder that names its owner, which holds a lock on it"""
-OURS = re.compile(r"x|y|[0-9]+-[0-9]+")
+OURS = re.compile(r"x|y|weight|[0-9]+-[0-9]+")
 """file names on a shelf"""
 SMALL = 64 * 1024
 """below this many bytes, a pipe is cheaper than a file"""

@@ -15,7 +15,8 @@ from ...app.launch import Backend, run_or_resume
 from ...app.prepare import Prepared, floors_of, plan_for, with_measured_floor
 from ...contract.method import record_types
 from ...data.federated import clients_at_sites, task_at_sites
-from ...data.splits import Floor, Spread, Summary, measure_floor
+from ...data.own.description import PARTS
+from ...data.splits import Floor, Summary, measure_floor, summarize_spread
 from ...disk.files import append_lines, digest, make_folder, read_json, write_json
 from ...disk.jsontext import to_json
 from ...engine.client.state import States
@@ -28,7 +29,7 @@ from ...runs.query import name_by_site
 from ...settings.choices import OWN
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
-from ..facts import PARTS, STATISTICS, ClientFacts, pool_sums, resolve_for_sites, write_for_sites
+from ..facts import STATISTICS, ClientFacts, pool_sums, resolve_for_sites, write_for_sites
 from .control import progress_file
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
@@ -170,15 +171,11 @@ def _summarize(
     """The hash covers only the number of clients and the task, since sites may join later."""
     train, val, test = (sum(each.sizes[k] for each in facts.values()) for k in range(3))
     counts = {part: np.array(rows, np.int64) for part, rows in histograms.items()}
-    classes = [task.classes]
+    classes = np.array([task.classes])
     floor = Floor(None, None)
     if histograms["train"]:
-        classes = (counts["train"] + counts["val"] + counts["test"] > 0).sum(1).tolist()
+        classes = (counts["train"] + counts["val"] + counts["test"] > 0).sum(1)
         floor = measure_floor(counts["train"], counts["test"])
     form = digest(to_json([count, task.shape, task.classes, task.vocabulary, task.kind]).encode())
-    sizes = _spread([sum(each.sizes) for each in facts.values()])
-    return Summary(count, train, val, test, sizes, _spread(classes), floor, form)
-
-
-def _spread(values: list[int]) -> Spread:
-    return Spread(float(min(values)), float(np.median(values)), float(max(values)))
+    sizes = summarize_spread(np.array([sum(each.sizes) for each in facts.values()]))
+    return Summary(count, train, val, test, sizes, summarize_spread(classes), floor, form)

@@ -27,7 +27,7 @@ from ...engine.plan import Plan
 from ...errors import RunError, nearest
 from ...exports.card import check_format, make_card
 from ...exports.model import Format, TrainedModel
-from ...exports.run_models import make_model, require_module
+from ...exports.run_models import collect_inputs, make_model, require_module
 from ...log.metrics import Metric, Score
 from ...records import Packed, decode, to_bytes
 from ...settings.choices import Choice
@@ -110,7 +110,7 @@ def export(
     card = make_card(plan.experiment, Choice.parse(source, "data"), data.dataset, of, licence)
     card["training"] |= {"run": run, "site": policy.settings.name, "samples": len(data.parts[client].train)}
     card["privacy"] = next(each._asdict() for each in privacy_spent(path) if each.client == client)
-    make_model(plan, data, module, card, client).save(out, format)
+    make_model(plan, module, card, collect_inputs(data, client, card)).save(out, format)
 
 
 def erase(path: Path, run: str, client: int) -> None:
@@ -164,7 +164,7 @@ def adapt(
     card = make_card(plan.experiment, source, data.dataset, {**of, "epochs": epochs}, licence)
     n = len(data.parts[given.client].train)
     card["training"] |= {"rounds": given.t, "run": given.run, "site": settings.name, "samples": n}
-    model = make_model(plan, data, models[epochs], card, given.client)
+    model = make_model(plan, models[epochs], card, collect_inputs(data, given.client, card))
     return OfferedModel(model, plan.metric, n, {e: score for e, score in scores.items() if score}, given.fingerprint)
 
 

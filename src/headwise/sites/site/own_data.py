@@ -14,6 +14,7 @@ from ...app import registry
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
 from ...data.files import forbid_downloads
+from ...data.own.description import PARTS
 from ...data.preprocessing import measure, sums_for, sums_to_json
 from ...data.sources.own import Own
 from ...data.splits import divide_own, hold_out, parse_split, redraw
@@ -24,7 +25,7 @@ from ...settings.choices import OWN
 from ...settings.experiment import Experiment
 from ...settings.options import TargetRange
 from ...tasks.registry import kind_of
-from ..facts import CLASSES, PARTS, STATISTICS, ClientFacts
+from ..facts import CLASSES, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
 ALIKE = ("classes", "mean", "std", "vocabulary", "task", "target_range", "recipe", "split")
