@@ -13,6 +13,7 @@ from headwise.contract.benches import Bench, Central, Local
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.mechanism import Mechanism
 from headwise.engine.server_bench import ServerBench
+from headwise.engine.workbench import Workbench
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.privacy import dp_sgd
@@ -48,7 +49,11 @@ def test_a_client_cannot_ask_what_only_the_server_may() -> None:
 
 
 def test_neither_bench_is_the_other() -> None:
-    assert ClientBench.__bases__ == ServerBench.__bases__ == (object,)
+    """They share only what `Bench` offers to both halves."""
+    assert ClientBench.__bases__ == ServerBench.__bases__ == (Workbench,)
+    plan = toy_plan(FedAvg())
+    shared = {n for n in dir(Workbench(plan, 1, plan.common, Params())) if not n.startswith("_")}
+    assert shared == names(Bench) - {"rng"}
 
 
 @pytest.mark.parametrize("kind", MECHANISMS, ids=lambda k: k.__name__)

@@ -62,7 +62,7 @@ NEVER = {
 SUB_ROOMS = {
     "engine/kernels": {"engine.host", "memory", "models", "settings.options", "tasks"},
     "engine/client": {
-        *("contract", "data", "engine.host", "engine.kernels", "engine.plan", "engine.tools", "errors", "log"),
+        *("contract", "data", "engine.host", "engine.kernels", "engine.plan", "engine.workbench", "errors", "log"),
         *("models", "params", "records", "seeds", "settings.choices", "settings.options", "tasks"),
     },
     "engine/executors": {

@@ -14,25 +14,15 @@ from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .plan import Plan
 from .sampling import participants
-from .tools import Tools
+from .workbench import Workbench
 
 
-class ServerBench:
+class ServerBench(Workbench):
     def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
-        self._plan = plan
+        super().__init__(plan, t, plan.common, Params())
         self._round = t
-        self.t = plan.at(t)
-        self.T = plan.at(plan.experiment.rounds)
-        self.N = len(plan.data)
-        self.classes = plan.data.task.classes
-        self.clients = plan.clients
         self._in_round = purpose == "server" and t > 0
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, self.t))
-        tools = Tools(plan, plan.common, Params())
-        self.init = tools.init
-        self.model = tools.model
-        self.draw = tools.draw
-        self.random_head = tools.random_head
 
     @property
     def drawn(self) -> Sequence[int]:

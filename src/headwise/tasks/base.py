@@ -120,9 +120,11 @@ class TaskKind(ABC):
         """The loss in which every class that these targets have counts the same."""
         return self.objective(task, even_weights(self.objective(task).counts(y)), smoothing)
 
-    @abstractmethod
     def make_blank(self, task: Task, n: int) -> Tensor:
         """Targets of this task's type and shape for `n` samples: class after class, or zeros."""
+        import torch
+
+        return torch.zeros(n, task.classes)
 
     @abstractmethod
     def strata(self, y: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:

@@ -32,11 +32,6 @@ class Multilabel(TaskKind):
         counts = y.sum(0).long()
         return BinaryCrossEntropy(task.classes, even_weights(torch.stack([len(y) - counts, counts])), smoothing)
 
-    def make_blank(self, task: Task, n: int) -> Tensor:
-        import torch
-
-        return torch.zeros(n, task.classes)
-
     def strata(self, y: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         """The first label that a sample has."""
         import numpy as np

@@ -32,11 +32,6 @@ class Regression(TaskKind):
         scale = torch.tensor([task.centre or (0.0,) * task.classes, task.spread or (1.0,) * task.classes])
         return SquaredError(*scale.to(device))
 
-    def make_blank(self, task: Task, n: int) -> Tensor:
-        import torch
-
-        return torch.zeros(n, task.classes)
-
     def strata(self, y: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         """Which tenth of all values the first quantity is in."""
         import numpy as np

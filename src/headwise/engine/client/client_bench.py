@@ -20,7 +20,7 @@ from ..host import Clock, move_to, samples_on
 from ..kernels.optimizer import Optimizer, Terms, rates_of
 from ..kernels.training import Feed, choose
 from ..plan import Plan
-from ..tools import Tools
+from ..workbench import Workbench
 from .augmenting import augment
 from .scoring import compute_outputs
 
@@ -31,7 +31,7 @@ WIDEST = 1024
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
 
-class ClientBench:
+class ClientBench(Workbench):
     """Implements `Local`, which documents each primitive."""
 
     def __init__(
@@ -47,20 +47,10 @@ class ClientBench:
         epochs: float | None = None,
     ) -> None:
         data = plan.client(client, t)
-        t = plan.at(t)
-        self._plan = plan
-        self.t = t
-        self.T = plan.at(plan.experiment.rounds)
-        self.N = len(plan.data)
-        self.classes = plan.data.task.classes
-        self.clients = plan.clients
-        self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         template = plan.models[client % len(plan.models)]
-        tools = Tools(plan, template, kept, fast=plan.fast and plan.device == "cpu")
-        self.init = tools.init
-        self.model = tools.model
-        self.draw = tools.draw
-        self.random_head = tools.random_head
+        super().__init__(plan, t, template, kept, fast=plan.fast and plan.device == "cpu")
+        t = self.t
+        self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         self.clock = clock or Clock()
         self.kept = kept
         self._data = data

@@ -1,4 +1,4 @@
-"""What the server's and the clients' benches share: models, modules and heads."""
+"""What the server's and the clients' benches share: the round, models, modules and heads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ from .plan import Plan
 _DRAWING = threading.Lock()
 
 
-class Tools:
+class Workbench:
     """Implements `Bench`, which documents each tool, for one architecture; `kept` is what the client kept of it."""
 
-    def __init__(self, plan: Plan, template: SplitModel, kept: Params, *, fast: bool = False) -> None:
+    def __init__(self, plan: Plan, t: int, template: SplitModel, kept: Params, *, fast: bool = False) -> None:
         """With `fast`, the convolutions of networks run natively, under any loss."""
+        self.t = plan.at(t)
+        self.T = plan.at(plan.experiment.rounds)
+        self.N = len(plan.data)
+        self.classes = plan.data.task.classes
+        self.clients = plan.clients
         self._plan = plan
         self._template = template
         self._kept = kept
