@@ -21,7 +21,7 @@ from ..disk.files import (
     write_json,
 )
 from ..errors import ConfigError, RunError
-from ..runs.files import Judge, check, judge_of
+from ..runs.files import Judge, check, check_version, judge_of
 from ..runs.query import Run
 from ..settings.choices import OWN, Choice
 from ..settings.experiment import Experiment, experiment_from
@@ -95,11 +95,7 @@ def read_any_card(folder: Path, shape: Judge) -> dict[str, Any]:
         raise RunError(f"{folder} has no {CARD}: it is not a folder that headwise export wrote.")
     _check_size(folder / CARD)
     card = read_json(folder / CARD)
-    version = card.get("format") if isinstance(card, dict) else None
-    if type(version) is not int:
-        raise RunError(f"{folder / CARD} is damaged: its format is {version!r}.")
-    if version != FORMAT:
-        raise RunError(f"{folder} is in format {version}, but Headwise {__version__} reads format {FORMAT}.")
+    check_version(card, FORMAT, folder / CARD)
     check(card, shape, folder / CARD)
     return card
 

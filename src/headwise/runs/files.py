@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required, get_args, get_origin, get_type_hints, is_typeddict
 
+from .. import __version__
 from ..disk.files import digest, from_json
 from ..errors import RunError
 from ..log.schema import ClientLine, Round
@@ -43,6 +44,15 @@ def check(value: Any, judge: Judge, path: Path, where: str = "") -> None:
     """Raise `RunError` if a value read from this file does not have the right shape."""
     if wrong := judge(value):
         raise RunError(f"{path} is damaged{where}: {f'its {wrong.at}' if wrong.at else 'it'} is {wrong.actual}.")
+
+
+def check_version(content: Any, expected: int, path: Path) -> None:
+    """Raise `RunError` if what was read from this file is in another format than `expected`, that of its folder."""
+    version = content.get("format") if isinstance(content, dict) else None
+    if type(version) is not int:
+        raise RunError(f"{path} is damaged: its format is {version!r}.")
+    if version != expected:
+        raise RunError(f"{path.parent} is in format {version}, but Headwise {__version__} reads format {expected}.")
 
 
 def judge_of(shape: Shape) -> Judge:

@@ -17,7 +17,7 @@ from .. import __version__
 from ..disk.files import digest, read_bytes, read_json
 from ..disk.jsontext import to_json
 from ..errors import RunError
-from .files import MANIFEST, check
+from .files import MANIFEST, check, check_version
 
 FORMAT = 1
 """of all files in a run's folder"""
@@ -88,11 +88,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not (folder / "manifest.json").exists():
         raise RunError(_no_run(folder))
     manifest = read_json(folder / "manifest.json")
-    version = manifest.get("format") if isinstance(manifest, dict) else None
-    if type(version) is not int:
-        raise RunError(f"{folder / 'manifest.json'} is damaged: its format is {version!r}.")
-    if version != FORMAT:
-        raise RunError(f"{folder} is in format {version}, but Headwise {__version__} reads format {FORMAT}.")
+    check_version(manifest, FORMAT, folder / "manifest.json")
     check(manifest, MANIFEST, folder / "manifest.json")
     home = folder.absolute()
     experiment = _map_paths(manifest["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
