@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -14,11 +14,9 @@ from ..contract.method import Method, record_types
 from ..data.dataset import Dataset
 from ..data.federated import CHUNK
 from ..data.preprocessing import find_privacy_objection
-from ..engine.answers import Answer
 from ..engine.client.augmenting import apply_function
-from ..engine.client.jobs import Job
 from ..engine.driver import drive
-from ..engine.executors.local import Serial
+from ..engine.executors.local import RecordingExecutor
 from ..engine.host import use_one_thread
 from ..engine.plan import Plan
 from ..errors import ClientError, ConfigError
@@ -236,20 +234,8 @@ def _rehearse(plan: Plan, weights: Tensor | None) -> list[bytes | None]:
     train = replace(plan.experiment.train, epochs=1, steps=None, drop_last=False)
     small = replace(plan, data=few).with_settings(train=train).for_rehearsal()
     small = small.with_settings(evaluate=replace(small.experiment.evaluate, moments=("pre",), every=1))
-    executor = _SentMessages(small)
+    executor = RecordingExecutor(small)
     with use_one_thread():
         drive(small, executor, rounds=ROUNDS)
-    return [*executor.messages, *(executor.states.encode(c) for c in executor.states)]
-
-
-class _SentMessages(Serial):
-    """Keeps what clients send."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self.messages: list[bytes] = []
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        for answer in super().run(jobs):
-            self.messages += [] if answer.up is None else [encode(answer.up)]
-            yield answer
+    sent = [encode(answer.up) for _, answer in executor.handled if answer.up is not None]
+    return [*sent, *(executor.states.encode(c) for c in executor.states)]

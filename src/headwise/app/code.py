@@ -152,14 +152,13 @@ def is_changed(folder: Path, manifest: dict[str, Any], now: RunCode) -> bool:
 
 def _places(experiment: Experiment) -> Iterator[Any]:
     """Files, names of modules, and objects that only this session has, which the experiment names."""
-    models = [*experiment.model, *([experiment.server_model] if experiment.server_model else [])]
-    kinds: tuple[tuple[Kind, list[Choice]], ...] = (
-        ("method", [experiment.method]),
-        ("data", [experiment.data]),
-        ("partition", [experiment.partition]),
-        ("model", models),
-    )
-    for kind, choice in [(kind, choice) for kind, choices in kinds for choice in choices]:
+    choices: list[tuple[Kind, Choice]] = [
+        ("method", experiment.method),
+        ("data", experiment.data),
+        ("partition", experiment.partition),
+        *(("model", choice) for choice in experiment.networks),
+    ]
+    for kind, choice in choices:
         name = choice.name.partition("@")[0]
         if kind == "model" and name == NETWORK:
             yield from _network_places(choice)

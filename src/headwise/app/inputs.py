@@ -127,7 +127,7 @@ def _write(data: bytes, home: Path, kind: str, suffix: str) -> Path:
 def own_objects(experiment: Experiment) -> dict[str, Any]:
     """The objects, by the argument of `resume` that takes them again."""
     return {
-        "model": [c.given for c in _networks(experiment) if c.given is not None],
+        "model": [c.given for c in experiment.networks if c.given is not None],
         "augment": [a.given for a in experiment.train.augment if a.is_of_session and a.given is not None],
     }
 
@@ -151,7 +151,7 @@ def with_remembered(experiment: Experiment, folder: Path) -> Experiment:
 
 def with_networks(experiment: Experiment, folder: Path, model: Any = None) -> Experiment:
     """A run's own experiment with its networks, as passed again or remembered."""
-    names = [c.options["called"] for c in _networks(experiment) if c.options.get("session")]
+    names = [c.options["called"] for c in experiment.networks if c.options.get("session")]
     if not names:
         return experiment
     left = _match(folder, "model", names, model)
@@ -189,7 +189,7 @@ def _match(folder: Path, what: str, names: Sequence[str], given: Any) -> Iterato
 
 def check_processes(plan: Plan, local: str, workers: str) -> str:
     """The executor to use: threads instead of processes for objects that other processes can't have."""
-    only_here = [("model", c.options["called"]) for c in _networks(plan.experiment) if c.given is not None]
+    only_here = [("model", c.options["called"]) for c in plan.experiment.networks if c.given is not None]
     only_here += [("train.augment", a.title) for a in plan.experiment.train.augment if a.is_of_session]
     if not only_here or local in ("serial", "threads"):
         return local
@@ -200,7 +200,3 @@ def check_processes(plan: Plan, local: str, workers: str) -> str:
         f"{what} is {name}, defined in a notebook or script, where other processes can't import it: set "
         f"engine.workers to 1 or threads:2, or move it to a file and pass {what}='file.py:{name}'."
     )
-
-
-def _networks(experiment: Experiment) -> tuple[Choice, ...]:
-    return (*experiment.model, *([experiment.server_model] if experiment.server_model else []))

@@ -24,6 +24,7 @@ from ..runs.query import Run
 from ..seeds import seed_of
 from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import Range, difference, field_types, literal
+from ..settings.foreign import CHOICES
 from .code import collect_code
 from .launch import data_folder, free_folder, run_to_end
 from .prepare import prepare
@@ -455,7 +456,7 @@ def experiment_toml(experiment: Experiment) -> str:
     """A file for ``headwise run`` with the settings that differ from the defaults."""
     now = experiment.to_plain()
     values = {k: v for k, v in difference(now, Experiment().to_plain()).items() if k != "engine"}
-    values |= {k: now[k] for k in ("method", "data", "partition", "model", "server_model") if k in values}
+    values |= {k: now[k] for k in CHOICES if k in values}
     return "".join(f"{key} = {to_toml(value)}\n" for key, value in values.items())
 
 

@@ -108,6 +108,11 @@ class Plan:
         return main_metric(self.experiment.evaluate.metric, self.task)
 
     @property
+    def networks(self) -> tuple[SplitModel, ...]:
+        """The initial networks, in the order of the experiment's."""
+        return (*self.models, *([self.server_model] if self.server_model else []))
+
+    @property
     def common(self) -> SplitModel:
         return self.models[0] if self.server_model is None else self.server_model
 

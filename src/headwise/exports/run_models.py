@@ -442,10 +442,7 @@ def _pack(
 
 def _find_architecture(plan: Plan, network: nn.Module) -> Choice:
     """Which of the run's networks this is."""
-    models = [*zip(plan.experiment.model, plan.models, strict=True)]
-    if plan.experiment.server_model is not None and plan.server_model is not None:
-        models.append((plan.experiment.server_model, plan.server_model))
-    for choice, model in models:
+    for choice, model in zip(plan.experiment.networks, plan.networks, strict=True):
         if str(network) == str(model) and layout(network.state_dict()) == layout(model.state_dict()):
             return choice
     what = f"a model of {plan.experiment.method.name} is a {type(network).__name__}"

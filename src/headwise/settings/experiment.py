@@ -105,6 +105,11 @@ class Experiment:
         if kind != "local" and workers.kind == "threads":
             raise ConfigError(f"engine.workers is {workers.to_plain()!r}, but engine.kind {kind!r} needs a number.")
 
+    @property
+    def networks(self) -> tuple[Choice, ...]:
+        """Those of the clients, and the server's if it has its own."""
+        return (*self.model, *([self.server_model] if self.server_model else []))
+
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return dump(self)

@@ -40,6 +40,20 @@ class Serial:
         pass
 
 
+class RecordingExecutor(Serial):
+    """Keeps every job and its answer, to see what a method sends."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.handled: list[tuple[Job, Answer]] = []
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        for job in jobs:
+            for answer in super().run([job]):
+                self.handled.append((job, answer))
+                yield answer
+
+
 def make_serial(setup: Setup) -> Serial:
     return Serial(setup.plan, setup.states)
 

@@ -112,8 +112,7 @@ class Remote:
         self._link = link
         self._index = index
         self._note = note
-        networks = [*plan.models, *([plan.server_model] if plan.server_model else [])]
-        largest = max(sum(t.nbytes for t in network.state_dict().values()) for network in networks)
+        largest = max(sum(t.nbytes for t in network.state_dict().values()) for network in plan.networks)
         self._model_bytes = largest + 8 * plan.data.task.classes**2  # some methods send a row per class for each class
         self._lost: dict[int, Lost] = {}
         """clients whose last job got no answer"""

@@ -90,7 +90,7 @@ class Policy:
         except ConfigError as error:
             raise RunError(f"{self.name} can't read this experiment: {error}") from error
         method = self._make_allowed("method", experiment.method)
-        for model in _networks(experiment):
+        for model in experiment.networks:
             self._make_allowed("model", model)
         if experiment.data.name != self.settings.data:
             raise RunError(f"{self.name} has the data set {self.settings.data!r}, not {experiment.data.name!r}.")
@@ -148,7 +148,7 @@ class Policy:
         """Refuse networks that are too large, before allocating memory for them."""
         most = self._most_bytes
         size = 0
-        for choice in _networks(experiment):
+        for choice in experiment.networks:
             with torch.device("meta"):
                 network: nn.Module = registry.make("model", choice).build(task)
             size += sum(t.numel() * t.element_size() for t in network.state_dict().values())
@@ -241,10 +241,6 @@ def _load_plan(policy: Policy, text: str) -> tuple[Plan, dict[int, str]]:
 def forget_data() -> None:
     """Read the data again when they are needed next."""
     _load_plan.cache_clear()
-
-
-def _networks(experiment: Experiment) -> tuple[Choice, ...]:
-    return (*experiment.model, experiment.server_model) if experiment.server_model else experiment.model
 
 
 def _private_tensors(plan: Plan, *records: Record | None) -> Iterator[tuple[str, Tensor]]:

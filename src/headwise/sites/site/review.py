@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from ...app import registry
 from ...audit.findings import KnownAttack, read_known_audits, strongest
 from ...contract.method import record_types
 from ...data.federated import Clients
-from ...engine.client.jobs import Answer, Job
 from ...engine.driver import drive
-from ...engine.executors.local import Serial
+from ...engine.executors.local import RecordingExecutor
 from ...engine.host import use_one_thread
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, pluralize
@@ -214,37 +213,18 @@ def rehearse_client(plan: Plan, client: int) -> Rehearsed:
     train = replace(plan.experiment.train, epochs=1, drop_last=False)
     data = _place_among(plan.data, client, own, count)
     small = replace(plan, data=data, epochs_accounted=None).with_settings(train=train).for_rehearsal()
-    recorder = _MessageRecorder(small, own)
+    executor = RecordingExecutor(small)
     with use_one_thread():
-        drive(small, recorder, rounds=ROUNDS)
-    ups = recorder.messages
+        drive(small, executor, rounds=ROUNDS)
+    mine = [(job, answer) for job, answer in executor.handled if job.client == own]
+    downs = [job.down for job, _ in mine if job.kind == "fit"]
+    ups = [answer.message for job, answer in mine if job.kind == "fit"]
+    census = sum(nbytes(answer.message) for job, answer in mine if job.kind == "census")
     sizes = [_sizes(plan, up) for up in ups]
     largest = {name: max(each[name] for each in sizes) for name in sizes[0]}
     varies = count < len(plan.data) or any(each != largest for each in sizes)
-    traffic = ClientTraffic(client, largest, recorder.census, max(map(nbytes, recorder.downloads)), varies)
+    traffic = ClientTraffic(client, largest, census, max(map(nbytes, downs)), varies)
     return Rehearsed(traffic, ups[-1], bool(data.requests))
-
-
-class _MessageRecorder(Serial):
-    """Keeps what one client is sent and what it sends."""
-
-    def __init__(self, plan: Plan, client: int) -> None:
-        super().__init__(plan)
-        self.client = client
-        self.census = 0
-        self.downloads: list[Record] = []
-        self.messages: list[Record] = []
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        jobs = list(jobs)
-        self.downloads += [job.down for job in jobs if job.kind == "fit" and job.client == self.client]
-        for answer in super().run(jobs):
-            if answer.client == self.client and answer.up is not None:
-                if answer.kind == "census":
-                    self.census = nbytes(answer.up)
-                else:
-                    self.messages.append(answer.up)
-            yield answer
 
 
 @dataclass(frozen=True)
