@@ -19,7 +19,7 @@ fuzzed = settings(
 T = TypeVar("T")
 
 
-def tabulate_tried(call: Callable[[], T], kind: type[Exception], part: str = "") -> T | None:
+def try_call(call: Callable[[], T], kind: type[Exception], part: str = "") -> T | None:
     """What the call returns, or None if it refused in one sentence of this kind that names `part`."""
     try:
         return call()

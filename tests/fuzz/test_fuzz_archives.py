@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzzing import damaged, fuzzed, tried
+from fuzzing import damaged, fuzzed, try_call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def try_to_unpack(room: Path, name: str, content: bytes) -> None:
     inner.mkdir(exist_ok=True)
     archive, target = inner / name, inner / "set"
     archive.write_bytes(content)
-    tried(lambda: unpack(archive, target), DataError, str(archive))
+    try_call(lambda: unpack(archive, target), DataError, str(archive))
     assert [p.name for p in room.iterdir()] == ["inner"]
     assert {p.name for p in inner.iterdir()} <= {name, "set"}
     for path in sorted(target.rglob("*"), reverse=True):
@@ -87,7 +87,7 @@ def test_damaged_tars(room: Path, content: bytes) -> None:
 def test_damaged_batches(room: Path, content: bytes) -> None:
     path = room / "batch"
     path.write_bytes(content)
-    if found := tried(lambda: read_batch(path, "labels", 10), DataError, str(path)):
+    if found := try_call(lambda: read_batch(path, "labels", 10), DataError, str(path)):
         assert len(found[0]) == len(found[1])
 
 

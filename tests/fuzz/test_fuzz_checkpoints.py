@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fuzzing import damaged, fuzzed, tried
+from fuzzing import damaged, fuzzed, try_call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ def test_damaged_checkpoints(good: Path, tmp_path: Path, data: st.DataObject) ->
     path = data.draw(st.sampled_from(sorted(p for p in folder.iterdir() if p.is_file())))
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     with closing(Checkpoints(folder, TYPES)) as checkpoints:
-        if found := tried(checkpoints.load, RunError, str(folder)):
+        if found := try_call(checkpoints.load, RunError, str(folder)):
             assert found.progress.t in (1, 2)
             assert [found.states[c].trained for c in found.states] == [found.progress.t] * 3
 
@@ -57,7 +57,7 @@ def test_damaged_lines_and_manifests(good: Path, tmp_path: Path, data: st.DataOb
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     run = Run(folder)
     for read in (lambda: run.manifest, lambda: run.ended, lambda: run.rounds, lambda: run.clients):
-        tried(read, RunError, str(folder))
+        try_call(read, RunError, str(folder))
 
 
 @fuzzed
@@ -68,5 +68,5 @@ def test_damaged_states(good: Path, data: st.DataObject) -> None:
         whole = checkpoints.read(0)
     assert whole is not None
     changed = data.draw(damaged(whole))
-    if state := tried(lambda: decode_state(TYPES.client, changed), RecordError):
+    if state := try_call(lambda: decode_state(TYPES.client, changed), RecordError):
         assert from_bytes(encode_state(state)).scalars == from_bytes(changed).scalars

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzzing import damaged, fuzzed, tried
+from fuzzing import damaged, fuzzed, try_call
 from hypothesis import given
 
 from headwise.data.own.check import check
@@ -65,7 +65,7 @@ def check_file(home: Path, name: str, content: bytes, description: str) -> None:
     loaded, findings = check(d)
     assert loaded is not None or findings
     columns = ("c", ["y"]) if d.is_table else ("", [])
-    tried(lambda: guess_description(d.place, *columns), HeadwiseError)
+    try_call(lambda: guess_description(d.place, *columns), HeadwiseError)
 
 
 @fuzzed
@@ -111,9 +111,9 @@ def test_damaged_descriptions(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.csv").write_bytes(CSV)
     path = tmp_path / "data.toml"
     path.write_bytes(content)
-    d = tried(lambda: read_description(path), HeadwiseError, str(path))
+    d = try_call(lambda: read_description(path), HeadwiseError, str(path))
     if d is not None and Path(d.path).is_relative_to(tmp_path):
-        tried(lambda: check(d), HeadwiseError)
+        try_call(lambda: check(d), HeadwiseError)
 
 
 @pytest.mark.parametrize("name", ["x.npy", "y.npy", "owner.npy", "names.json", "x.json"])
@@ -145,4 +145,4 @@ def test_damaged_matlab_files(tmp_path: Path, content: bytes) -> None:
     home.mkdir(exist_ok=True)
     for domain in DOMAINS:
         (home / f"{domain}.mat").write_bytes(content)
-    tried(lambda: OfficeCaltech10().load(tmp_path), DataError, "office-caltech10")
+    try_call(lambda: OfficeCaltech10().load(tmp_path), DataError, "office-caltech10")

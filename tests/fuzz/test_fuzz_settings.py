@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fuzzing import damaged, fuzzed, tried
+from fuzzing import damaged, fuzzed, try_call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ VALUES = st.recursive(
 
 
 def read(values: Any) -> None:
-    if found := tried(lambda: experiment_from(values), ConfigError):
+    if found := try_call(lambda: experiment_from(values), ConfigError):
         assert experiment_from(found.to_plain()) == found
 
 
@@ -48,7 +48,7 @@ def read(values: Any) -> None:
 def test_damaged_toml(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "experiment.toml"
     path.write_bytes(content)
-    if values := tried(lambda: read_toml(path), ConfigError, str(path)):
+    if values := try_call(lambda: read_toml(path), ConfigError, str(path)):
         read(values)
 
 
@@ -61,14 +61,14 @@ def test_any_tables(values: dict[str, Any]) -> None:
 @fuzzed
 @given(st.lists(st.text(max_size=20) | st.sampled_from(["train.lr=1", "method.x=2", "a.b.c=[1"]), max_size=3))
 def test_any_changes(changes: list[str]) -> None:
-    if values := tried(lambda: override({"method": "fedavg"}, changes), ConfigError):
+    if values := try_call(lambda: override({"method": "fedavg"}, changes), ConfigError):
         read(values)
 
 
 @fuzzed
 @given(st.text(alphabet="dropnaslwtice=.,0123456789", max_size=24) | damaged(b"drop=0.3,nan=0..0.5").map(repr))
 def test_any_faults(text: str) -> None:
-    if found := tried(lambda: Inject.parse(text, "faults.inject"), ConfigError, "faults.inject"):
+    if found := try_call(lambda: Inject.parse(text, "faults.inject"), ConfigError, "faults.inject"):
         assert Inject.parse(found.to_plain(), "again") == found
         assert 0 <= sum(high for _, _, high in found.shares) <= 1 + 1e-9
 

@@ -19,7 +19,7 @@ from headwise.methods.fedprox import FedProx
 from headwise.methods.fedrep import FedRep
 from headwise.models.mlp import MLP
 from headwise.settings.choices import Choice
-from headwise.settings.experiment import Experiment, experiment_from, override, put, read_toml
+from headwise.settings.experiment import LARGEST, Experiment, experiment_from, override, put, read_toml
 from headwise.settings.fields import field_types, literal
 from headwise.settings.names import list_names
 from headwise.settings.options import Sampling, Train
@@ -56,6 +56,13 @@ def test_bad_toml_is_one_sentence(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match="not valid TOML"):
+        read_toml(path)
+
+
+def test_a_huge_toml_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "huge.toml"
+    path.write_text("#" * (LARGEST + 1))
+    with pytest.raises(ConfigError, match=r"huge.toml has more than 16,777,216 characters\."):
         read_toml(path)
 
 

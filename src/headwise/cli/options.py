@@ -64,6 +64,14 @@ track_option = click.option(
     "--track", "tracked", multiple=True, metavar="NAME", help="also log to tensorboard, mlflow or wandb; repeatable"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else on stdout")
+HOME = click.argument("folder", type=INPUT_FOLDER)
+"""of a server or a site"""
+insecure_option = click.option(
+    "--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only"
+)
+health_option = click.option(
+    "--health", type=PORT, help="port for /healthz and Prometheus's /metrics, on loopback; default: none"
+)
 quiet_option = click.option("--quiet", is_flag=True, help="show no progress")
 data_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of public data sets  [HEADWISE_DATA]")
 moved_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of public data sets, if it moved")

@@ -102,10 +102,15 @@ def redraw(dataset: Dataset, parts: list[Parts], seed: int) -> list[Parts]:
 def _redraw(part: Parts, labels: NDArray[np.int64] | None, seed: int, client: int) -> Parts:
     if not len(part.val):
         return part
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))
+    rng = _make_rng(seed, client)
     pool = np.sort(np.concatenate([part.train, part.val]))
     new = divide(pool, Split(len(part.train), len(part.val), 0), rng, None, labels)
     return Parts(new.train, new.val, part.test)
+
+
+def _make_rng(seed: int, client: int) -> np.random.Generator:
+    """What `spawn` would give this client."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))
 
 
 def hold_out(parts: list[Parts], share: float, seed: int) -> list[Parts]:
@@ -117,7 +122,7 @@ def _hold_out(part: Parts, share: float, seed: int, client: int) -> Parts:
     count = min(max(1, round(share * len(part.train))), len(part.train) - 1)
     if len(part.val) or count < 1:
         return part
-    order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,))).permutation(part.train)
+    order = _make_rng(seed, client).permutation(part.train)
     return Parts(np.sort(order[count:]), np.sort(order[:count]), part.test)
 
 
@@ -132,7 +137,7 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
     at = 0
     parts = [Parts(NOTHING, NOTHING, NOTHING)] * clients
     for client, n in own.items():
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # as `spawn` would give
+        rng = _make_rng(seed, client)
         indices = np.arange(at, at + n)
         if split.own and dataset.part is not None:
             parts[client] = _divide_by_part(indices, dataset.part)

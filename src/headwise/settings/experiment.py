@@ -32,6 +32,9 @@ from .options import (
     Train,
 )
 
+LARGEST = 1 << 24
+"""most characters of a TOML file"""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -144,7 +147,11 @@ def _with_setting(node: Any, path: str, value: Any, at: str) -> Any:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ConfigError(f"{path} has more than {LARGEST:,} characters.")
+        return tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: long numbers, deep tables

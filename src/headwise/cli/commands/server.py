@@ -13,18 +13,19 @@ from ...settings.fields import NonNegative, convert, literal
 from ...sites.transport.superlink import check_flower
 from ..options import (
     EXISTING_OR_NEW_FILE,
+    HOME,
     INPUT_FILE,
     INPUT_FOLDER,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
     PORT,
+    health_option,
+    insecure_option,
     json_option,
     set_option,
 )
 from ..output import show_status, stop_in
 from .run import show
-
-HOME = click.argument("folder", type=INPUT_FOLDER)
 
 
 @click.group(name="server")
@@ -37,8 +38,8 @@ def command() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option("--port", default=8000, type=PORT, show_default=True, help="port to listen on")
 @click.option("--name", "names", multiple=True, help="a name or address that sites use for this server; repeatable")
-@click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
-@click.option("--health", type=PORT, help="port for /healthz and Prometheus's /metrics, on loopback; default: none")
+@insecure_option
+@health_option
 def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool, health: int | None) -> None:
     """Start Flower's SuperLink with TLS and node authentication; FOLDER holds its keys and its database.
 
@@ -85,7 +86,7 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 @command.command(name="register")
-@click.argument("folder", type=INPUT_FOLDER)
+@HOME
 @click.argument("keys", nargs=-1, required=True, type=INPUT_FILE)
 def register(folder: Path, keys: tuple[Path, ...]) -> None:
     """Let in the sites with these public KEYS (their site.key.pub); FOLDER is the server's."""

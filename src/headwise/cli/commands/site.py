@@ -19,11 +19,10 @@ from ...settings.fields import field_help, field_types, type_words
 from ...settings.foreign import parse_foreign
 from ...sites.transport.superlink import check_flower
 from ...tasks.registry import kind_of
-from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, PORT, json_option
+from ..options import HOME, INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, health_option, insecure_option, json_option
 from ..output import show_status, stop_in
 from .export import FORMAT, LICENCE
 
-HOME = click.argument("folder", type=INPUT_FOLDER)
 RUN = click.option("--run", required=True, help="name of the run, see headwise site list")
 CLIENT = click.option("--client", required=True, type=click.IntRange(0, 10**9), help="number of the client")
 
@@ -113,8 +112,8 @@ def init(
 @HOME
 @click.option("--superlink", required=True, help="address of the server, for instance server.example:8000")
 @click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed with --insecure-loopback")
-@click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
-@click.option("--health", type=PORT, help="port for /healthz and Prometheus's /metrics, on loopback; default: none")
+@insecure_option
+@health_option
 def start(folder: Path, superlink: str, ca: Path | None, insecure: bool, health: int | None) -> None:
     """Connect the site in FOLDER to a server and work until stopped.
 
@@ -243,7 +242,7 @@ def erase(folder: Path, run: str, client: int, yes: bool) -> None:
 
 
 @command.command(name="adapt")
-@click.argument("folder", type=INPUT_FOLDER)
+@HOME
 @click.argument("offer", type=INPUT_FOLDER)
 @click.option("--client", type=click.IntRange(0, 10**9), help="number of the client in site.toml, if it has several")
 @click.option("--epochs", type=click.IntRange(0, 10_000), default=5, help="epochs on its training samples  [5]")

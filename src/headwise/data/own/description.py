@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal
 from ...disk.jsontext import to_toml
 from ...disk.paths import input_file, is_text
 from ...errors import ConfigError
+from ...settings.experiment import read_toml
 from ...settings.fields import Count, Range, build, difference, dump
 from ...settings.options import TargetRange, TaskName
 from ..dataset import LabelType
@@ -25,8 +25,6 @@ MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "N
 PARTS = ("train", "val", "test")
 ONLY_TABLES = ("weight", "client", "one_client", "delimiter", "decimal", "header")
 """settings of tables"""
-LARGEST = 1 << 24
-"""bytes of a data.toml"""
 
 Side = Annotated[int, Range(1, 4096)]
 
@@ -155,16 +153,7 @@ class Description:
 
 def read_description(path: Path) -> Description:
     """Read a `data.toml`; a ConfigError names the file, the key, the value and what is allowed."""
-    try:
-        with input_file(path, "data").open("rb") as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise ConfigError(f"{path} has more than {LARGEST:,} bytes.")
-        values = tomllib.loads(data.decode("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    values = read_toml(input_file(path, "data"))
     try:
         return description_from(values, path.parent)
     except ConfigError as error:
