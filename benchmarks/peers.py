@@ -39,7 +39,7 @@ SAMPLES = 8_000
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
 SECTIONS = {
     "training": "Other libraries: training, one core, CPU seconds",
-    "rounds": "Other libraries: whole rounds, all cores, wall seconds",
+    "rounds": "Other libraries: whole rounds, two cores, wall seconds",
 }
 TITLES = {
     **{"fedavg": "FedAvg", "fedrep": "FedRep", "fedah": "FedAH", "fedgh": "FedGH", "fedala": "FedALA"},
@@ -57,7 +57,6 @@ import runpy, sys, time
 if {cpu}:
     time.time = time.process_time
 import torch
-{torchvision}
 sys.argv = {argv}
 sys.path.insert(0, ".")
 runpy.run_path("main.py", run_name="__main__")
@@ -67,7 +66,6 @@ import pathlib, runpy, sys, time
 clock = time.process_time if {cpu} else time.time
 import numpy as np
 import torch
-{torchvision}
 sys.path.insert(0, ".")
 from data.utils import datasets
 from src.server import fedavg
@@ -94,15 +92,20 @@ fedavg.FedAvgServer.display_metrics = timed
 sys.argv = {argv}
 runpy.run_path("main.py", run_name="__main__")
 """
-TORCHVISION = """
-try:
-    import torchvision
-except RuntimeError:  # it was built for another torch: only what is compiled is missing, which nobody uses here
-    for name in [name for name in sys.modules if name.startswith("torchvision")]:
-        del sys.modules[name]
-    library = torch.library.Library("torchvision", "DEF")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+STARTUP = """
+import sys
+
+class Torchvision:
+    # torchvision may be built for another torch: only what is compiled is missing then, which nobody uses here
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchvision._meta_registrations" and not sys.modules["torchvision.extension"]._has_ops():
+            import torch
+            self.library = torch.library.Library("torchvision", "DEF")
+            self.library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+sys.meta_path.insert(0, Torchvision())
 """
+"""what the peers' processes run at their start, Ray's among them"""
 
 
 def draw_clients(data: Path | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
@@ -161,7 +164,7 @@ def time_pfllib(python: str, checkout: Path, method: str, rounds: int, training:
     argv = ["main.py", "-data", "Cifar10", "-m", "CNN", "-algo", PFLLIB[method], "-lbs", 10, "-ls", 1]
     argv += ["-gr", rounds + 1, "-lr", 0.01, "-jr", 1.0, "-nc", CLIENTS, "-eg", gap, "-dev", "cpu"]
     argv += ["-pls", 1, "-se", 1] if method in ("fedrep", "fedgh", "ditto") else []
-    program = RUN_PFLLIB.format(cpu=training, argv=[str(a) for a in argv], torchvision=TORCHVISION)
+    program = RUN_PFLLIB.format(cpu=training, argv=[str(a) for a in argv])
     lines = run_program(python, program, checkout / "system", training)
     seconds = [float(line.split()[-1]) for line in lines if line.startswith("-") and "time cost" in line]
     return seconds[UNSTEADY:]
@@ -180,7 +183,7 @@ def time_flbench(
         f"common.test.client.interval={-1 if training else 1}",
         *(["mode=parallel", "parallel.num_cpus=2", "parallel.num_gpus=0"] if parallel else ["mode=serial"]),
     ]
-    program = RUN_FLBENCH.format(cpu=training, argv=argv, data=folder, torchvision=TORCHVISION)
+    program = RUN_FLBENCH.format(cpu=training, argv=argv, data=folder)
     lines = run_program(python, program, checkout, training)
     seconds = [float(line.split()[-1]) for line in lines if line.startswith("seconds of a round:")]
     return seconds[UNSTEADY:]
@@ -196,9 +199,10 @@ def time_headwise(method: str, rounds: int, training: bool, data: Path | None) -
 
 
 def run_program(python: str, program: str, folder: Path, training: bool) -> list[str]:
-    done = subprocess.run(
-        [python, "-c", program], cwd=folder, env=environment(training), capture_output=True, text=True
-    )
+    with tempfile.TemporaryDirectory() as startup:
+        (Path(startup) / "sitecustomize.py").write_text(STARTUP)
+        env = {**environment(training), "PYTHONPATH": startup}
+        done = subprocess.run([python, "-c", program], cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{folder}: {done.stderr[-2000:]}")
     return done.stdout.splitlines()
