@@ -260,7 +260,7 @@ def test_evaluate_counts_test_samples_only(
     assert code("evaluate", folder, tmp_path / "other.csv", "--quiet") == 0
     shown = capsys.readouterr()
     assert f"{len(frame)} samples." in shown.out
-    assert "some may be training samples" in shown.err
+    assert "some samples may be training samples" in shown.err
 
 
 def test_no_better_than_the_floor_is_said(run: hw.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

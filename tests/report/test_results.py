@@ -258,7 +258,7 @@ def test_words_are_sure_of_a_lead_on_all_draws(tmp_path: Path) -> None:
     [setting] = collect([tmp_path])
     text = " ".join(describe_results(setting))
     assert "fedrep is ahead by 9.8 points (+9.6 to +10.0 over 5 draws)." in text
-    assert "told from" not in text and "wide" not in text
+    assert "told apart" not in text and "wide" not in text
     assert describe_clients(setting)[0] == (
         "Against local training, 25 of 25 clients over 5 draws are better off with fedrep and 0 are worse off (pre)."
     )
