@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..disk.jsontext import escape_controls
 from ..disk.paths import is_text
 from ..errors import ConfigError, HeadwiseError
 
@@ -135,9 +136,7 @@ def _stdout_closed(error: OSError) -> int:
 
 def _print_sentence(text: str) -> None:
     line = re.sub(r"[^\s'\"]{1000,}", lambda word: f"{word[0][:60]}...", " ".join(text.split()))
-    _print_to_stderr(
-        "headwise: " + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    )
+    _print_to_stderr(f"headwise: {escape_controls(line)}")
 
 
 def _print_to_stderr(text: str) -> None:

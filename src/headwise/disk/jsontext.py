@@ -29,6 +29,11 @@ def to_toml(value: Any) -> str:
     return to_json("none" if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def escape_controls(text: str) -> str:
+    """The text, with every character that can't be printed escaped as in Python."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def csv_cell(value: Any) -> Any:
     """A text as a cell that a spreadsheet takes for text: control characters are escaped, a formula gets an apostrophe.
 
@@ -36,7 +41,7 @@ def csv_cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    text = escape_controls(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
 
 

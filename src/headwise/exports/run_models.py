@@ -25,8 +25,8 @@ from ..data.own.values import cell_text
 from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_state
 from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
-from ..engine.client.scoring import compute_outputs
-from ..engine.host import move_to, use_one_thread
+from ..engine.client.scoring import evaluate_model
+from ..engine.host import use_one_thread
 from ..engine.kernels.native.autograd import accelerate, without_acceleration
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
@@ -363,9 +363,7 @@ def make_model(plan: Plan, network: nn.Module, card: dict[str, Any], client: Cli
             inner = align(prepare(torch.from_numpy(x)))
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)
-            scores = compute_outputs(
-                network, move_to(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast
-            ).cpu()
+            scores = evaluate_model(plan, network, inner)
             return Prediction(*(t.numpy() for t in decode_outputs(scores, objective_of(plan.data.task))))
 
     def pack(format: Format) -> PackedModel:

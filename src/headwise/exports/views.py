@@ -6,10 +6,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from ..engine.client.scoring import compute_outputs
-from ..engine.host import move_to
+from ..engine.client.scoring import evaluate_model
 from ..errors import ConfigError, RunError, explain_missing
 from ..runs.query import client_label
 from ..tasks.registry import kind_of
@@ -37,7 +35,7 @@ def count_confusion(models: Models) -> list[list[int]]:
     for client in range(len(models.plan.data)):
         test = models.plan.data.client(client).test
         if len(test.y):
-            predictions = _apply(models, models.of(client).module, test.x).argmax(1)
+            predictions = evaluate_model(models.plan, models.of(client).module, test.x).argmax(1)
             np.add.at(counts, (test.y.numpy(), predictions.numpy()), 1)
     return counts.tolist()
 
@@ -54,16 +52,10 @@ def map_features(models: Models, client: int, projection: str = "pca") -> Featur
     test = models.plan.data.client(client).test
     if len(test.y) < 3:
         raise RunError(f"client {name} has {len(test.y)} test samples, but a picture needs at least 3.")
-    features = _apply(models, body, test.x[:MOST]).flatten(1).double().numpy()
+    features = evaluate_model(models.plan, body, test.x[:MOST]).flatten(1).double().numpy()
     places, how = _project_with_tsne(features) if projection == "tsne" else _project_with_pca(features)
     points = [(float(x), float(y), int(label)) for (x, y), label in zip(places, test.y, strict=False)]
     return FeatureMap(name, how, points)
-
-
-def _apply(models: Models, module: nn.Module, x: Tensor) -> Tensor:
-    """In batches, as evaluations do."""
-    plan = models.plan
-    return compute_outputs(module, move_to(x, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
 
 
 def _check_classes(models: Models) -> None:

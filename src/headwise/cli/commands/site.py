@@ -178,8 +178,7 @@ def review_(config: Path, folder: Path | None, as_json: bool) -> None:
     experiment = parse_foreign(read_toml(config))
     from ...sites.site.review import review
 
-    answer = review(experiment, None if folder is None else folder.absolute())
-    click.echo(to_json(answer.to_plain()) if as_json else "\n".join(answer.lines()))
+    show_status(review(experiment, None if folder is None else folder.absolute()), as_json)
 
 
 @command.command(name="list")

@@ -25,7 +25,7 @@ from ...tasks.registry import objective_of
 from ..host import Clock, Late, home, limit_seconds, move_to
 from ..plan import Plan
 from .client_bench import ClientBench
-from .scoring import compute_outputs, score
+from .scoring import evaluate_model, score
 from .state import ClientState
 
 JobKind = Literal["census", "fit", "idle", "pre", "global"]
@@ -240,8 +240,7 @@ def measure_model(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Sc
     val = data.val
     if not len(test) + len(val):
         return None, None
-    x = move_to(torch.cat([test.x, val.x]), plan.device)
-    outputs = compute_outputs(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+    outputs = evaluate_model(plan, model, torch.cat([test.x, val.x]))
     z = objective_of(plan.data.task).in_target_units(outputs)
     parts = ((z[: len(test)], test.y), (z[len(test) :], val.y))
     on_test, on_val = (score(z, y, plan.metrics, plan.task) if len(y) else None for z, y in parts)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ...log.metrics import ACCURACY, Metric, Predictions, Score, metrics_over_clients
+from ..host import move_to
 from ..kernels.native.chain import predict
+from ..plan import Plan
 
 
 @torch.no_grad()
@@ -23,6 +25,11 @@ def compute_outputs(network: Callable[[Tensor], Tensor], x: Tensor, batch: int, 
         if fast and (outputs := predict(network, x)) is not None:
             return outputs
     return torch.cat([network(part) for part in x.split(batch)])
+
+
+def evaluate_model(plan: Plan, network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The same as evaluations of this plan compute it, on its device; the outputs are on the CPU."""
+    return compute_outputs(network, move_to(x, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
 
 
 def score(z: Tensor, y: Tensor, metrics: Sequence[Metric], task: str) -> Score:
