@@ -36,6 +36,9 @@ CLASSES = [(n.name.lstrip("_"), p) for p in FILES for n in ast.walk(tree(p)) if 
 ENDINGS = ("s", "es", "ed", "ing", "er")
 FORBIDDEN = ("found", "said", "told", "heard", "asked", "wanted", "passed", "there", "this", "that", "it", "thing")
 
+NOT_PARTICIPLES = {"seed", "shared", "signed", "weighted"}
+"""a verb; what methods share, by the name that they define; a test of signed ranks; means, which docs name"""
+
 
 @pytest.mark.parametrize("name", dict.fromkeys([*NAMES, *STEPS]))
 def test_what_the_pages_name_is_there(name: str) -> None:
@@ -74,6 +77,22 @@ def test_no_two_files_of_a_room_differ_in_an_ending_only() -> None:
 def test_no_identifier_is_a_word_that_names_nothing() -> None:
     """Such as `found`, `said` or `it`: a value is named after what it is."""
     assert [f"{path.name}: {name}" for path, name in identifiers() if name.strip("_").lower() in FORBIDDEN] == []
+
+
+def test_no_function_is_named_by_a_participle() -> None:
+    """Functions are verbs; properties are values, and `testing` names its checks by what they claim."""
+    names = [
+        f"{path.name}: {node.name}"
+        for path in FILES
+        if path.parent.name != "testing"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("__")
+        and not any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+        and (first := node.name.strip("_").split("_")[0]).endswith("ed")
+        and first not in NOT_PARTICIPLES
+    ]
+    assert names == []
 
 
 def identifiers() -> Iterator[tuple[Path, str]]:

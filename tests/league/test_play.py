@@ -133,7 +133,7 @@ def test_a_damaged_cell_is_one_sentence(tmp_path: Path) -> None:
         (TINY.replace("kind", "sort"), "must have a title, a kind"),
         (TINY + "seed = 3\n", "sets seed, which the league decides"),
         (TINY.replace("rounds", "runds"), "rounds"),
-        (TINY.split("[experiment]")[0] + "experiment = 3\n", "is no table"),
+        (TINY.split("[experiment]")[0] + "experiment = 3\n", "is not a table"),
     ],
 )
 def test_a_wrong_federation_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:

@@ -255,7 +255,7 @@ def test_noise_that_is_next_to_nothing_is_reckoned_and_refused(noise: float, lev
     privacy = {"clip": 1.0, "noise": noise, "level": level}
     asked = resolve_for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).to_plain()
     site = read_policy(write_site(tmp_path / "site", [0], "epsilon = 3.0"))
-    with pytest.raises(HeadwiseError, match=r"but the experiment has|below 1e-100 there is no epsilon to reckon"):
+    with pytest.raises(HeadwiseError, match=r"but the experiment has|below 1e-100 there is no epsilon to compute"):
         site.plan(json.dumps(asked))
 
 
