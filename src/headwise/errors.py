@@ -29,6 +29,10 @@ class RunError(HeadwiseError):
     """A run folder that can't be read, written or resumed."""
 
 
+class NoScoreError(HeadwiseError):
+    """A run or a search that ended without any score, usually since models diverged."""
+
+
 class AccountingError(HeadwiseError):
     """A use of private data with no known epsilon; the message continues a sentence that names the method."""
 
@@ -39,6 +43,10 @@ class ClientError(HeadwiseError):
 
 class ServerError(HeadwiseError):
     """The server's half of a method raised; names method, round and phase."""
+
+
+METHOD_ERRORS = (ConfigError, ClientError, ServerError, NoScoreError)
+"""why a method has no result on some data; any other error concerns the data, the folder or the disk"""
 
 
 @contextmanager

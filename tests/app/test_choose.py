@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
+from headwise.app import choose as choosing
 from headwise.app.choose import Chosen, choose
 from headwise.app.prepare import prepare
 from headwise.engine.events import RoundEnded
@@ -150,6 +151,24 @@ def test_a_budget_that_is_too_short_says_so_and_can_be_continued(tmp_path: Path)
     with pytest.raises(RunError, match=r"budget is 0\.001 s, in which no method ended"):
         choose(base, budget=0.001, **more)
     assert choose(base, budget="1h", **more).answer.draws == 2
+
+
+def test_what_is_wrong_with_the_disk_ends_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no reason to leave a method out."""
+    run_to_end = choosing.run_to_end
+
+    def fail(experiment: hw.Experiment, *rest: Any, **options: Any) -> hw.Run:
+        if experiment.method.name == "fedavg":
+            raise RunError("the disk is full.")
+        return run_to_end(experiment, *rest, **options)
+
+    clients = {f"c{c}": samples_of(c, 40) for c in range(3)}
+    options: dict[str, Any] = {"rounds": 2, "draws": 1, "trials": 0, "methods": ["fedper"], "out": tmp_path / "race"}
+    monkeypatch.setattr(choosing, "run_to_end", fail)
+    with pytest.raises(RunError, match="the disk is full"):
+        choose(clients, **options)
+    monkeypatch.undo()
+    assert "fedavg" in {row[0] for row in choose(clients, **options).table()[1]}
 
 
 def test_little_time_gives_a_small_answer_that_says_so(tmp_path: Path) -> None:

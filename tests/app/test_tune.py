@@ -19,7 +19,7 @@ from headwise.app.registry import resolve_all
 from headwise.app.tune import Dimension, find_space, parse_budget, parse_dimension, tune, with_validation
 from headwise.cli import cli
 from headwise.engine.events import RoundEnded
-from headwise.errors import ConfigError, RunError
+from headwise.errors import ConfigError, NoScoreError, RunError
 from headwise.settings.experiment import read_toml
 
 
@@ -116,7 +116,7 @@ def test_a_trial_that_diverged_is_never_the_best(tmp_path: Path, monkeypatch: py
 
 
 def test_a_budget_that_is_too_short_says_so_and_can_be_continued(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"no trial in .* has ended with a score: give it a larger budget"):
+    with pytest.raises(NoScoreError, match=r"no trial in .* has ended with a score: give it a larger budget"):
         tune(small(), budget=0.001, out=tmp_path / "short")
     assert len(tune(small(), trials=1, out=tmp_path / "short").trials) == 1
 

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from headwise.app.prepare import prepare
 from headwise.cli import cli
+from headwise.disk.files import lock_folder
 from headwise.errors import ConfigError, DataError, RunError
+from headwise.league import cells as league_cells
 from headwise.league import play as playing
 from headwise.league.cells import (
     LeagueCell,
@@ -100,6 +102,26 @@ def test_why_a_method_can_not_run_is_a_result(tmp_path: Path) -> None:
     result = run_cell(LeagueCell(federation, "fedproto", 0), tmp_path / "out", tmp_path, keep=False)
     assert result.mean_client is None
     assert "fedproto" in result.error.lower()
+
+
+def test_what_is_wrong_with_the_disk_is_no_result(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RunError("the disk is full.")
+
+    monkeypatch.setattr(league_cells, "run_to_end", fail)
+    cell = LeagueCell(find_federations("v1", [str(tiny)])[0], "fedavg", 0)
+    with pytest.raises(RunError, match="the disk is full"):
+        run_cell(cell, tmp_path / "out", tmp_path, keep=False)
+    assert not cell.path(tmp_path / "out").exists()
+
+
+def test_a_cell_that_another_process_is_running_is_left_to_it(tiny: Path, tmp_path: Path) -> None:
+    cell = LeagueCell(find_federations("v1", [str(tiny)])[0], "fedavg", 0)
+    place = tmp_path / "out" / "running" / "tiny" / "fedavg-default-d0"
+    place.mkdir(parents=True)
+    with lock_folder(place), pytest.raises(RunError, match="is being written by another process"):
+        run_cell(cell, tmp_path / "out", tmp_path, keep=False)
+    assert run_cell(cell, tmp_path / "out", tmp_path, keep=False).mean_client is not None
 
 
 def test_a_federation_without_its_data_is_left_out(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

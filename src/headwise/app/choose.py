@@ -19,7 +19,7 @@ from typing import Any
 from ..disk.files import make_folder, read_json, without_flushing, write_bytes, write_json
 from ..disk.paths import folder_name
 from ..engine.events import Event, RoundEnded
-from ..errors import ConfigError, HeadwiseError, RunError, pluralize
+from ..errors import METHOD_ERRORS, ConfigError, HeadwiseError, NoScoreError, RunError, pluralize
 from ..report.page import render_recommendation
 from ..report.recommendation import LOCAL, YARDSTICKS, Recommendation, practical_equality, weigh_clients_equally
 from ..report.results import Line, Setting
@@ -33,7 +33,7 @@ from ..stats import Cells
 from . import registry
 from .code import collect_code
 from .compare import read_base
-from .launch import InterruptedRunError, data_folder, run_to_end
+from .launch import data_folder, run_to_end
 from .prepare import plan_for, prepare
 from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, with_validation
 
@@ -315,10 +315,8 @@ class _Race:
         try:
             run = self._complete(entry, self.experiment_of(entry, draw), self.folder / "runs" / key)
             if not run.last_scores("val").get("pre"):
-                raise RunError("it diverged: no client has a score on validation samples.")
-        except InterruptedRunError:
-            raise
-        except HeadwiseError as error:
+                raise NoScoreError("it diverged: no client has a score on validation samples.")
+        except METHOD_ERRORS as error:
             self.journal["left_out"][entry.name] = str(error)
             self.note()
             return
@@ -422,7 +420,7 @@ class _Race:
                 data_dir=self.data_dir,
                 watch=lambda title: self.watch(f"{entry.name}, {title}"),
             )
-        except HeadwiseError as error:
+        except METHOD_ERRORS as error:
             self.note(untuned=f"Settings were not tuned: {error}")
             return {}
         if result.best is result.start:

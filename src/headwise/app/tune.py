@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from ..disk.files import make_folder, read_json, without_flushing, write_bytes, write_json
 from ..disk.jsontext import leaves, to_toml
 from ..engine.events import Event, Observer, RoundEnded
-from ..errors import ConfigError, RunError, explain_missing
+from ..errors import ConfigError, NoScoreError, explain_missing
 from ..log.metrics import Metric
 from ..log.schema import JUDGED, Round, figures
 from ..report.tables import Table, to_markdown
@@ -391,7 +391,7 @@ class _Search:
         trials = self.list_trials()
         complete = sum(t["state"] == "complete" for t in trials)
         if not complete:
-            raise RunError(
+            raise NoScoreError(
                 f"no trial in {self.folder} has ended with a score: give it a larger budget, or fewer rounds."
             )
         importances: dict[str, float] = {}

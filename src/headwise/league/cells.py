@@ -20,14 +20,23 @@ from typing import Any, Literal
 
 from .. import __version__
 from ..app.code import RunCode, collect_code
-from ..app.launch import InterruptedRunError, run_to_end
+from ..app.launch import run_to_end
 from ..app.registry import find, make, resolve_all
 from ..app.tune import tune
 from ..data.sources.own import Own
-from ..disk.files import digest, from_json, make_folder, read_bytes, read_json, without_flushing, write_json
+from ..disk.files import (
+    digest,
+    from_json,
+    lock_folder,
+    make_folder,
+    read_bytes,
+    read_json,
+    without_flushing,
+    write_json,
+)
 from ..disk.jsontext import csv_cell, to_json
 from ..disk.paths import folder_name
-from ..errors import ConfigError, HeadwiseError, RunError, nearest
+from ..errors import METHOD_ERRORS, ConfigError, NoScoreError, RunError, nearest
 from ..log.metrics import Metric
 from ..runs.manifest import describe_machine
 from ..runs.query import Run
@@ -275,8 +284,9 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         "machine": describe_machine(),
     }
     place = folder / ("runs" if keep else "running") / cell.path(folder).relative_to(folder / "cells").with_suffix("")
-    if not keep:
-        shutil.rmtree(place, ignore_errors=True)  # of a session that was killed
+    if not keep and place.exists():  # of a session that was killed, or of one that is running
+        with lock_folder(place):
+            shutil.rmtree(place)
     try:
         settings = find_tuned_settings(cell, folder, data_dir) if cell.setting == "tuned" else {}
         experiment = with_settings(resolve_all(cell.federation.experiment(cell.method, cell.draw)), settings)
@@ -284,9 +294,7 @@ def run_cell(cell: LeagueCell, folder: Path, data_dir: Path, *, keep: bool) -> R
         with without_flushing():
             run = run_to_end(experiment, place, "repeat the command", data_dir=data_dir)
         result = Result(**about, settings=settings, **measure(run, experiment, time.process_time() - began))
-    except InterruptedRunError:
-        raise
-    except HeadwiseError as error:
+    except METHOD_ERRORS as error:
         result = Result(**about, error=str(error))
     make_folder(cell.path(folder).parent)
     write_json(cell.path(folder), result.to_plain())
@@ -300,7 +308,7 @@ def measure(run: Run, experiment: Experiment, seconds: float) -> dict[str, Any]:
     metric = run.metric
     test = run.last_scores().get("pre", {})
     if not test:
-        raise RunError("it diverged: no client has a score on test samples.")
+        raise NoScoreError("it diverged: no client has a score on test samples.")
     scores = [test.get(c) for c in range(run.manifest["experiment"]["clients"])]
     known = sorted(test.values(), key=lambda v: metric.gain(v, 0.0))
     validation = [*run.last_scores("val").get("pre", {}).values()]
