@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
@@ -60,9 +60,6 @@ FLAGS = {
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 """adds options to a command"""
 PORT = click.IntRange(1, 65535)
-track_option = click.option(
-    "--track", "tracked", multiple=True, metavar="NAME", help="also log to tensorboard, mlflow or wandb; repeatable"
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else on stdout")
 HOME = click.argument("folder", type=INPUT_FOLDER)
 """of a server or a site"""
@@ -83,24 +80,29 @@ def set_option(example: str) -> Decorator:
     )
 
 
-def flags(*names: str) -> Decorator:
+def track_option(*, hidden: bool = False) -> Decorator:
+    words = "also log to tensorboard, mlflow or wandb; repeatable"
+    return click.option("--track", "tracked", multiple=True, metavar="NAME", help=words, hidden=hidden)
+
+
+def flags(*names: str, hidden: Collection[str] = ()) -> Decorator:
     """Adds these flags from `FLAGS`."""
     helps = {name: f"{words}  [setting: {setting}]" for name, (setting, words) in FLAGS.items()}
-    return _combine(*(click.option(f"--{name}", help=helps[name]) for name in names))
+    return _combine(*(click.option(f"--{name}", help=helps[name], hidden=name in hidden) for name in names))
 
 
 def _combine(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-def experiment_options(out: str = "it must be new") -> Decorator:
-    """Adds all flags that describe an experiment."""
+def experiment_options(out: str = "it must be new", *, refused: Collection[str] = ()) -> Decorator:
+    """Adds all flags that describe an experiment; help does not list those that the command refuses."""
     return _combine(
-        flags(*FLAGS),
+        flags(*FLAGS, hidden=refused),
         set_option("train.momentum=0.5"),
         click.option("--out", type=OUTPUT_FOLDER, help=f"folder for the results; {out}"),
         data_option,
-        track_option,
+        track_option(hidden="track" in refused),
         json_option,
         quiet_option,
     )

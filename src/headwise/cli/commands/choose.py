@@ -25,7 +25,7 @@ from ..output import table_text
     "--trials", default="20", show_default=True, help="most settings to try for each of the best methods; 0: none"
 )
 @click.option("--only-sums", is_flag=True, help="only methods whose server needs only sums, which can be masked")
-@experiment_options("new, or the one to continue")
+@experiment_options("new, or the one to continue", refused=("method", "track"))
 def command(
     config: Path | None, budget: str, methods: str, draws: str, trials: str, only_sums: bool, **options: Any
 ) -> None:
@@ -70,7 +70,7 @@ def command(
 @click.option(
     "--space", multiple=True, metavar="KEY=RANGE", help="what to search: train.lr=log:1e-3..1, train.optimizer=sgd,adam"
 )
-@experiment_options("new, or the one to continue")
+@experiment_options("new, or the one to continue", refused=("track",))
 def tune(config: Path | None, trials: str | None, budget: str | None, space: tuple[str, ...], **options: Any) -> None:
     """Search the learning rate and the method's own options on validation samples.
 

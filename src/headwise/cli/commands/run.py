@@ -85,7 +85,7 @@ def _show_profile(rounds: Any, to_stderr: bool) -> None:
     "--with-new-code", is_flag=True, help="continue with your own files as they are now, though they have changed"
 )
 @moved_option
-@track_option
+@track_option()
 @json_option
 @quiet_option
 def resume(
