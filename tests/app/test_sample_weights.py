@@ -140,7 +140,7 @@ def test_methods_with_a_loss_of_their_own_are_refused_as_the_page_says(tmp_path:
             message = str(error)
             refused.append(name)
         assert (tmp_path / name).exists() is not message.endswith(f"{OWN_LOSS}.")
-    [line] = re.findall(r"These methods have losses of their own[^:]*: ([^.]*)\.", PAGE.read_text(encoding="utf-8"))
+    [line] = re.findall(r"These methods have their own losses[^:]*: ([^.]*)\.", PAGE.read_text(encoding="utf-8"))
     assert re.findall("`([^`]+)`", line) == refused
 
 

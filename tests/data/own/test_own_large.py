@@ -84,7 +84,7 @@ def test_resume_names_the_file_that_changed(tmp_path: Path) -> None:
     assert hw.resume(tmp_path / "run").complete, "another time, but the same content"
 
 
-@pytest.mark.parametrize("change", ["has changed", "is gone", "is new"])
+@pytest.mark.parametrize("change", ["has changed", "has been removed", "has been added"])
 def test_files_of_a_data_toml_are_named_too(tmp_path: Path, change: str) -> None:
     home = tmp_path / "all"
     home.mkdir()
@@ -97,7 +97,7 @@ def test_files_of_a_data_toml_are_named_too(tmp_path: Path, change: str) -> None
         hw.run(hw.Experiment(data=str(tmp_path / "data.toml"), rounds=2), tmp_path / "run", observers=[Stop()])
     if change == "has changed":
         (home / "b.csv").write_text(d.place.read_text() + ROWS[0])
-    elif change == "is gone":
+    elif change == "has been removed":
         (home / "b.csv").unlink()
     else:
         (home / "b2.csv").write_text(d.place.read_text())
