@@ -17,8 +17,8 @@ from pathlib import Path
 from headwise.app.choose import choose
 from headwise.app.launch import data_folder
 from headwise.league.cells import find_federations, read_csv
-from headwise.league.standings import Group, Standings, standings_of
-from league import order_portfolio
+from headwise.league.standings import Group, Standings
+from league import order_portfolio, rank_defaults
 
 FIRST_DRAW = 100
 HEAD = [
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--budget", default="3m")
     parser.add_argument("--out", type=Path, default=Path("runs/choosing"))
     given = parser.parse_intermixed_args()
-    groups = standings_of(read_csv(given.league)).groups
+    groups = rank_defaults(read_csv(given.league)).groups
     for row in (HEAD, ["---"] * len(HEAD)):
         print(f"| {' | '.join(row)} |", flush=True)
     for group in groups:

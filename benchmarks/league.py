@@ -32,11 +32,16 @@ VERSION = "v1"
 def main(folder: Path) -> None:
     CSV.write_text(to_csv(newest_results(folder)))
     results = read_csv(CSV)  # rounded
-    standings = standings_of([result for result in results if result.setting == "default"])
+    standings = rank_defaults(results)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n{tables(standings, results)}\n{END}{after}")
     PORTFOLIO.write_text(portfolio(standings))
+
+
+def rank_defaults(results: list[Result]) -> Standings:
+    """The standings of default settings."""
+    return standings_of([result for result in results if result.setting == "default"])
 
 
 def newest_results(folder: Path) -> list[Result]:

@@ -27,11 +27,11 @@ def league() -> Any:
 def test_the_tables_of_the_page_are_those_of_the_csv(league: Any) -> None:
     results = read_csv(league.CSV)
     text = league.PAGE.read_text(encoding="utf-8")
-    assert league.tables(standings_of(results), results) in text
+    assert league.tables(league.rank_defaults(results), results) in text
 
 
 def test_the_portfolio_is_that_of_the_csv(league: Any) -> None:
-    assert league.PORTFOLIO.read_text(encoding="utf-8") == league.portfolio(standings_of(read_csv(league.CSV)))
+    assert league.PORTFOLIO.read_text(encoding="utf-8") == league.portfolio(league.rank_defaults(read_csv(league.CSV)))
 
 
 SCORES = {

@@ -9,6 +9,7 @@ import torch
 from bench_of_tests import even_federation, federation, play, prepare
 from torch import nn
 
+from headwise.app import registry
 from headwise.contract.averaging import Averaging, Shared
 from headwise.contract.benches import Local
 from headwise.contract.method import Update
@@ -20,6 +21,7 @@ from headwise.methods.standalone import Standalone
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.records import Nothing, same
+from headwise.settings.names import list_names
 from headwise.settings.options import Sampling, Stop, Train
 
 RATES: list[tuple[int, float]] = []
@@ -94,6 +96,19 @@ def test_validation_samples_are_judged_apart() -> None:
         assert [s["n"] for s in scores[1:]] == [1, 6]
         assert row["pre"]["val_accuracy"] == pytest.approx((scores[1]["accuracy"] + 6 * scores[2]["accuracy"]) / 7)
     assert "val_accuracy" not in play(prepare(FedAvg(), even_federation())).rows[0]["pre"]
+
+
+@pytest.mark.parametrize("name", list_names("method"))
+def test_no_method_learns_from_validation_samples(name: str) -> None:
+    """They choose settings, methods and rounds: whoever learned from them would look too good."""
+    ends = []
+    for labels in ([0, 1, 2], [2, 2, 0]):
+        data = federation([([0, 1, 2] * 3, labels, [0, 1, 2] * 2)] * 2)
+        played = play(prepare(registry.find("method", name)(), data, rounds=2))
+        scores = [line[moment]["test"] for line in played.lines for moment in ("pre", "post")]
+        ends.append((played.ended[-1].progress.server, scores))
+    assert same(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
 
 
 def test_patience_waits_for_the_best_evaluation_on_validation_samples() -> None:

@@ -128,11 +128,6 @@ class Local(Bench, Protocol):
         ...
 
     @property
-    def validation(self) -> tuple[Tensor, Tensor] | None:
-        """The validation samples, if the split has any."""
-        ...
-
-    @property
     def class_counts(self) -> Tensor:
         """[classes]: training samples of each class, or with each label."""
         ...
@@ -216,9 +211,10 @@ class Local(Bench, Protocol):
         ...
 
     def hold_out(self, share: float) -> tuple[Local, tuple[Tensor, Tensor]]:
-        """This bench without the held-out samples, and those samples: the validation part, or a fixed share.
+        """This bench without a fixed share of the training samples, and those samples.
 
-        If there are too few samples to hold any out, both are all training samples.
+        If there are too few samples to hold any out, both are all training samples. A method never sees validation
+        samples, on which settings, methods and the last round are chosen.
         """
         ...
 

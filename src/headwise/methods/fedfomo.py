@@ -80,7 +80,7 @@ class FedFomo(Method[Server, Own, Down, Up]):
     M: Natural = 5
     """models sent to each client; 0: it trains alone, and reverts if validation samples show no gain"""
     validation: Unit = 0.2
-    """share of the training samples held out to compare models, if the split has no validation part"""
+    """share of the training samples held out to compare models"""
 
     def server_init(self, central: Central) -> Server:
         return Server({}, torch.eye(central.N))

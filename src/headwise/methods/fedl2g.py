@@ -14,8 +14,8 @@ https://arxiv.org/abs/2410.06490
 FedL2G-f, which guides features, as its authors' code (https://github.com/TsingZ0/FedL2G, `clientl2g_feat.py`,
 `serverl2g_feat.py`); the numbers are ours. (2) is taken after the round's training.
 
-Departs from it: quiz samples are a fixed share of the training samples, or the validation part, not the first batches,
-and are used all at once. Neither side clips gradients at 100; `train.clip` exists. Warm-up is 50 rounds in the code
+Departs from it: quiz samples are a fixed share of the training samples, not the first batches, and are used all
+at once. Neither side clips gradients at 100; `train.clip` exists. Warm-up is 50 rounds in the code
 (`fedl2g@code`).
 """
 
@@ -65,7 +65,7 @@ class FedL2G(Method[Guides, OwnModel, Guides, Slopes]):
     server_lr: NonNegative = 0.01
     """learning rate of the guiding vectors; 0 keeps them as drawn"""
     quiz: Share = 0.2
-    """share of the training samples that the guiding vectors are judged by, if the split has no validation part"""
+    """share of the training samples that the guiding vectors are judged by"""
     warm_up: Natural = 0
     """rounds in which only the guiding vectors are trained"""
 

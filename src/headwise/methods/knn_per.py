@@ -15,9 +15,9 @@ https://arxiv.org/abs/2111.09360
 As its authors' code (https://github.com/omarfoq/knn-per, `client.py`), in which lambda is the best of a grid on
 validation samples; the numbers are ours. An exported model holds the features and labels of its client's samples.
 
-Departs from it: distances are exact (there, an approximate index). Without a validation part, a fifth of the training
-samples is held out to choose lambda, and a client with too few for that takes 0.5. After local training, the store is
-that of the locally trained model.
+Departs from it: distances are exact (there, an approximate index). A fifth of the training samples is held out to
+choose lambda, and a client with too few for that takes 0.5. After local training, the store is that of the locally
+trained model.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class KNNPer(Averaging[Nothing]):
     def _best(self, m: SplitModel, local: Local) -> float:
         """The share with the smallest loss on samples that are not in the store."""
         rest, (x, y) = local.hold_out(0.2)
-        if rest.n == local.n and local.validation is None:
+        if rest.n == local.n:
             return 0.5
         shares = [i / (GRID - 1) for i in range(GRID)]
         with torch.no_grad():

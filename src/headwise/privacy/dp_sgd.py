@@ -33,7 +33,6 @@ ALLOWS = frozenset(
 )
 """what a method may use of a client's bench; only `sgd` reads the data"""
 REFUSES = {
-    "validation": "samples to validate on",
     "class_counts": "the number of samples of each class",
     "batches": "batches",
     "descend": "gradients of parameters outside a network",

@@ -87,14 +87,6 @@ class ClientBench(Workbench):
         return self._settings.epochs if steps is None else steps / rows if rows else 0
 
     @property
-    def validation(self) -> tuple[Tensor, Tensor] | None:
-        val = samples_on(self._data.val, self._plan.device)
-        if not len(val):
-            return None
-        is_weighted = isinstance(self.objective, WeightedObjective)  # only training samples have weights
-        return val.x, weigh(val.y, torch.ones(len(val), device=val.y.device)) if is_weighted else val.y
-
-    @property
     def class_counts(self) -> Tensor:
         return self.objective.counts(self._train.y)
 
@@ -210,8 +202,6 @@ class ClientBench(Workbench):
         return self._with(torch.arange(first, first + size))
 
     def hold_out(self, share: float) -> tuple[ClientBench, tuple[Tensor, Tensor]]:
-        if self.validation is not None:
-            return self, self.validation
         held = int(share * self.n)
         if not held:
             return self, (self._train.x, self._train.y)
