@@ -12,8 +12,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
-from statistics import median
+
+from racing import race
+from workloads import WORKLOADS
 
 HERE = Path(__file__).parent.parent
 TURNS = 7
@@ -58,13 +62,13 @@ class Racer:
 
 def main(before: Path, *names: str) -> None:
     print("| | before s | after s | ratio |\n|---|---:|---:|---:|")
-    for name in names or ("W1", "W2", "W3", "W4", "W5"):
-        racers = [Racer(checkout, name) for checkout in (before, HERE)]
+    for name in names or WORKLOADS:
+        racers = {"before": Racer(before, name), "after": Racer(HERE, name)}
         rounds = SHORT.get(name, 1)
-        turns = [[racer.run(rounds) for racer in racers] for _ in range(TURNS + 1)]
-        old, new = (median(seconds[1:]) for seconds in zip(*turns, strict=True))
+        turns = {key: partial(racer.run, rounds) for key, racer in racers.items()}
+        old, new = race(turns, TURNS, time.process_time).values()
         print(f"| {name} | {old:.3f} | {new:.3f} | {new / old:.2f} |", flush=True)
-        for racer in racers:
+        for racer in racers.values():
             racer.close()
 
 

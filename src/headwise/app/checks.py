@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any, get_args
 
 import numpy as np
@@ -192,35 +193,31 @@ def check_weights(plan: Plan) -> None:
         start = plan.data.start(c)
         if not float(weight[start : start + plan.data.sizes(c)[0]].sum()) > 0:
             raise ConfigError(f"{plan.data.describe(c)} has no training sample whose weight is above 0.")
-    try:
-        ends = [_rehearse(plan, weights) for weights in (torch.ones(FEW), torch.arange(1.0, FEW + 1))]
-    except ClientError as error:
-        raise error.__cause__ if isinstance(error.__cause__, ConfigError) else error from None
-    if ends[0] == ends[1]:
+    if _rehearse(plan, torch.ones(FEW)) == _rehearse(plan, torch.arange(1.0, FEW + 1)):
         raise ConfigError(f"{OWN_LOSS}.")
 
 
 def check_loss(plan: Plan) -> None:
     """Raise if the method has a loss of its own, which would ignore the options of the task's."""
     train = plan.experiment.train
-    weights = train.class_weights if isinstance(train.class_weights, str | None) else list(train.class_weights)
-    changed = {"class_weights": weights, "label_smoothing": train.label_smoothing or None}
-    changed = {name: value for name, value in changed.items() if value is not None}
-    if not changed or plan.data.reported_labels is not None:
+    name = "label_smoothing" if train.class_weights is None else "class_weights"
+    value = getattr(train, name)
+    if not value or plan.data.reported_labels is not None:
         return
     plain = [replace(train, class_weights=None, label_smoothing=smoothing) for smoothing in (0.0, 0.5)]
     ends = [_rehearse(plan.with_settings(train=options), None) for options in plain]
     if ends[0] == ends[1]:
-        name, value = next(iter(changed.items()))
+        given = list(value) if isinstance(value, tuple) else value
         own = f"but {plan.experiment.method.name} has a loss of its own, which would ignore it"
-        raise ConfigError(f"train.{name} is {value!r}, {own}: choose another method, or leave it out.")
+        raise ConfigError(f"train.{name} is {given!r}, {own}: choose another method, or leave it out.")
 
 
 def _rehearse(plan: Plan, weights: Tensor | None) -> list[bytes | None]:
     """What a few clients send and keep in two rounds on some of the samples, with these weights."""
     data = plan.data
     count = max(2, len(plan.models))
-    first = [data.client(c).train for c in (*plan.clients, *plan.clients)[:count]]
+    able = [*islice((c for c in plan.clients if data.sizes(c)[0]), count)]
+    first = [data.client(c).train for c in islice(cycle(able), count)]
     kept = [min(len(samples), FEW) for samples in first]
     few = replace(  # each client's last sample is also its test sample, so that it makes its model from its samples
         data,
@@ -235,7 +232,10 @@ def _rehearse(plan: Plan, weights: Tensor | None) -> list[bytes | None]:
     small = replace(plan, data=few).with_settings(train=train).for_rehearsal()
     small = small.with_settings(evaluate=replace(small.experiment.evaluate, moments=("pre",), every=1))
     executor = RecordingExecutor(small)
-    with use_one_thread():
-        drive(small, executor, rounds=ROUNDS)
+    try:
+        with use_one_thread():
+            drive(small, executor, rounds=ROUNDS)
+    except ClientError as error:
+        raise error.__cause__ if isinstance(error.__cause__, ConfigError) else error from None
     sent = [encode(answer.up) for _, answer in executor.handled if answer.up is not None]
     return [*sent, *(executor.states.encode(c) for c in executor.states)]
