@@ -11,7 +11,7 @@
 for each a CSV with every evaluation, and a JSON file with the experiment, each client's accuracy, the CPU seconds, the
 machine and the commit; where clients learn numbers beside their weights, such as FedAFK's mu, `collect` adds a CSV with
 each client's. Cells run the checkout that `HEADWISE_QUEUE/code` links to, or else this one, so that work in
-other checkouts does not disturb them.
+other checkouts does not disturb them. `HEADWISE_QUEUE_SLOTS` is the number of cells at once (default: 2).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PAUSED = QUEUE / "paused"
 MANAGER = QUEUE / "manager.pid"
 LIST = Path("benchmarks/paper_queue.toml")
 CLAIMS = Path(__file__).parent.parent / "docs" / "results" / "claims"
-SLOTS = 2
+SLOTS = int(os.environ.get("HEADWISE_QUEUE_SLOTS", "2"))
 """cells at once, each on one core"""
 NOTHING_LEFT = 3
 """exit code of a cell process that found every cell finished, running or failed"""
