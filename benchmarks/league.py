@@ -2,6 +2,7 @@
 
     headwise league --out runs/league                  # hours; what is finished is not run again
     python benchmarks/league.py runs/league            # seconds
+    python benchmarks/league.py --unpack runs/league   # puts what is published there, to go on from on another machine
 
 Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and settings/portfolio.toml.
 """
@@ -14,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from headwise.league.cells import KINDS, LeagueCell, Result, find_federations, read_csv, read_result, to_csv
+from headwise.disk.files import make_folder, without_flushing, write_json
+from headwise.league.cells import KINDS, Kind, LeagueCell, Result, find_federations, read_csv, read_result, to_csv
 from headwise.league.play import DRAWS
 from headwise.league.standings import Group, Standings, federation_table, split_by_federation, standings_of
 from headwise.report.recommendation import LOCAL, YARDSTICKS
@@ -37,6 +39,19 @@ def main(folder: Path) -> None:
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n{tables(standings, results)}\n{END}{after}")
     PORTFOLIO.write_text(portfolio(standings))
+
+
+def unpack(folder: Path) -> None:
+    """Write what is published into a folder, so that `headwise league` runs only what is missing."""
+    federations = {federation.name: federation for federation in find_federations(VERSION, [])}
+    for result in read_csv(CSV):
+        kind: Kind = "tuned" if result.setting == "tuned" else "default"
+        cell = LeagueCell(federations[result.federation], result.method, result.draw, kind)
+        make_folder(cell.path(folder).parent)
+        write_json(cell.path(folder), result.to_plain())
+        if kind == "tuned" and not result.error:
+            make_folder(cell.tuned_path(folder).parent)
+            write_json(cell.tuned_path(folder), result.settings)
 
 
 def rank_defaults(results: list[Result]) -> Standings:
@@ -203,6 +218,11 @@ def _regret(group: Group, name: str) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    main(Path(sys.argv[1]))
+    match sys.argv[1:]:
+        case ["--unpack", given]:
+            with without_flushing():
+                unpack(Path(given))
+        case [given]:
+            main(Path(given))
+        case _:
+            raise SystemExit(__doc__)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from headwise.app.prepare import prepare
+from headwise.app.tune import tune
 from headwise.cli import cli
 from headwise.disk.files import lock_folder
 from headwise.errors import ConfigError, DataError, RunError
@@ -187,3 +189,22 @@ def test_embedded_federations_need_no_files(name: str, tmp_path: Path) -> None:
 def test_there_is_a_version() -> None:
     assert list_versions() == ["v1"]
     assert len(list_federations("v1")) == 10
+
+
+def test_tuning_can_stop_trials_early(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are measured in the last round only; their searches were, too, so every trial ran to its end."""
+    tiny.write_text(TINY.replace("rounds = 2", "rounds = 16"))
+    [federation] = find_federations("v1", [str(tiny)])
+    ended: list[int] = []
+
+    def watch_tune(*args: Any, **options: Any) -> Any:
+        result = tune(*args, **options)
+        ended.extend(trial["rounds"] for trial in result.trials)
+        return result
+
+    monkeypatch.setattr(league_cells, "tune", watch_tune)
+    result = run_cell(LeagueCell(federation, "fedavg", 0, "tuned"), tmp_path / "out", tmp_path, keep=False)
+    assert result.mean_client is not None
+    assert len(ended) == 10
+    assert max(ended) == 16
+    assert min(ended) == 2

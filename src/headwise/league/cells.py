@@ -6,6 +6,7 @@ A federation is a file, in a folder per version, or a user's own.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 import shlex
@@ -138,6 +139,10 @@ class LeagueCell:
 
     def path(self, folder: Path) -> Path:
         return folder / "cells" / self.federation.name / f"{self.name}-{self.setting}-d{self.draw}.json"
+
+    def tuned_path(self, folder: Path) -> Path:
+        """Where its method's tuned settings are, which all draws share."""
+        return folder / "tuned" / self.federation.name / f"{self.name}.json"
 
     @property
     def command(self) -> str:
@@ -348,7 +353,7 @@ def _new_clients(run: Run, metric: Metric) -> dict[str, float]:
 
 def find_tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, Any]:
     """The best of a few trials; searched once per method and federation."""
-    path = folder / "tuned" / cell.federation.name / f"{cell.name}.json"
+    path = cell.tuned_path(folder)
     if path.exists():
         known: Any = read_json(path)
         if not isinstance(known, Mapping):
@@ -356,6 +361,8 @@ def find_tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[
         return dict(known)
     with tempfile.TemporaryDirectory() as home:
         base = cell.federation.experiment(cell.method, TUNING_DRAW)
+        often = dataclasses.replace(base.evaluate, every=max(base.rounds // 8, 1))  # or no trial could be stopped early
+        base = dataclasses.replace(base, evaluate=often)
         result = tune(base, trials=TRIALS, out=Path(home) / "tune", data_dir=data_dir)
     make_folder(path.parent)
     write_json(path, result.best_settings)
