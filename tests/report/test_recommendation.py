@@ -10,11 +10,17 @@ from headwise.report.recommendation import Recommendation
 from headwise.report.results import collect
 
 
-def recommend(folder: Path, scores: dict[str, list[float]], left_out: dict[str, int] | None = None) -> Recommendation:
-    """From scores of each method on some draws, which are the same on validation and on test samples."""
+def recommend(
+    folder: Path,
+    scores: dict[str, list[float]],
+    left_out: dict[str, int] | None = None,
+    tested: dict[str, list[float]] | None = None,
+) -> Recommendation:
+    """From validation scores of each method on some draws; those on test samples are the same where none are given."""
     for method, validation in scores.items():
-        for draw, score in enumerate(validation):
-            make_run(folder / f"{method}-{draw}", method, draw, end=score, validation=score, data_seed=draw)
+        ends = (tested or {}).get(method, validation)
+        for draw, (score, end) in enumerate(zip(validation, ends, strict=True)):
+            make_run(folder / f"{method}-{draw}", method, draw, end=end, validation=score, data_seed=draw)
     [setting] = collect([folder])
     return Recommendation(setting, {}, [], (["method"], []), left_out or {})
 
@@ -39,17 +45,36 @@ def test_words_are_about_all_where_all_ran_on_all_draws(tmp_path: Path) -> None:
     assert "left out" not in text
 
 
-def test_local_training_is_taken_where_nothing_shows_that_learning_together_pays(tmp_path: Path) -> None:
-    """The answer was another method, which could not be told apart from local training."""
-    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
+def test_local_training_is_taken_where_it_is_level_with_the_best(tmp_path: Path) -> None:
+    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.98, 0.90, 0.94]}
     answer = recommend(tmp_path, scores)
-    assert answer.near == ["pfedfda", "standalone"]
-    assert answer.level == ["pfedfda"], "local training is more than a standard error behind"
+    assert answer.near == answer.level == ["pfedfda", "standalone"]
     assert answer.pick == "standalone"
     words = answer.words()
     assert words[0].startswith("Nothing shows that learning together pays here: local training gives")
     assert words[0].endswith("on validation samples. A larger --budget may show that it does.")
     assert "Can't be told apart on validation samples: standalone, pfedfda. Take standalone: it sends nothing." in words
+
+
+def test_a_likely_gain_is_taken_and_called_likely(tmp_path: Path) -> None:
+    """Local training was taken wherever no gain was proven, which cost ten points where one was very likely."""
+    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
+    answer = recommend(tmp_path, scores)
+    assert answer.near == ["pfedfda", "standalone"], "no gain is proven"
+    assert answer.level == ["pfedfda"], "local training is more than a standard error behind"
+    assert answer.pick == "pfedfda"
+    words = answer.words()
+    assert words[0].startswith("Learning together probably pays here: use pfedfda.")
+    assert words[0].endswith("which may be chance. A larger --budget tells more.")
+    assert "Can't be told apart on validation samples: pfedfda, standalone. Take pfedfda" in " ".join(words)
+
+
+def test_test_samples_may_disagree_with_a_likely_gain(tmp_path: Path) -> None:
+    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
+    answer = recommend(tmp_path, scores, tested={"pfedfda": [0.93, 0.91, 0.92]})
+    assert answer.pick == "pfedfda"
+    said = "Validation samples suggest that learning together pays here, test samples do not: pfedfda gives the mean"
+    assert answer.words()[0].startswith(said)
 
 
 def test_many_rivals_do_not_make_local_training_look_good(tmp_path: Path) -> None:

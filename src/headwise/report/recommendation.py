@@ -86,22 +86,17 @@ class Recommendation:
 
     @cached_property
     def level(self) -> list[str]:
-        """The lines at most one standard error, or a negligible difference, behind the best."""
-        cells = self.validation
-        best = self.validation.ranking[0]
-        slack = {name: max(cells.standard_error(best, name), self.equal) for name in self.near}
-        return [name for name in self.near if cells.difference(best, name).value <= slack[name]]
+        """The lines level with the best."""
+        return list_level(self.validation, self.equal)
 
     @cached_property
     def pick(self) -> str:
-        """Local training if it can't be told apart from the best: learning together must show that it pays.
+        """The simplest line of those level with the best: local training, one global model, then least traffic."""
+        return min(self.level, key=self._simplicity)
 
-        Otherwise the simplest of those level with the best: one global model, then least traffic.
-        """
-        return self.local if self.local in self.near else min(self.level, key=self._simplicity)
-
-    def _simplicity(self, name: str) -> tuple[bool, float, float]:
-        return self.method_of(name) != GLOBAL, self.traffic(name), self.lines[name].per_round("seconds")
+    def _simplicity(self, name: str) -> tuple[bool, bool, float, float]:
+        method = self.method_of(name)
+        return method != LOCAL, method != GLOBAL, self.traffic(name), self.lines[name].per_round("seconds")
 
     def method_of(self, name: str) -> str:
         return self.lines[name].runs[0].method
@@ -205,12 +200,17 @@ class Recommendation:
         if local is None:
             return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
         lead = self._difference(self.test, pick, local)
+        tested = self.test.difference(pick, local)
         against = f"local training {self.metric.form(self.test.mean(local).value)}; {pick} is {lead}"
-        if self.test.difference(pick, local).low > 0:
-            how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
+        how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
+        if tested.low > 0:
             return f"Learning together pays here: {how}. {pick} {score}, {against}."
-        shown = "validation samples show that learning together pays here, test samples do not"
-        return f"Use {pick}: {shown}. It {score}, {against}."
+        more = "A larger --budget tells more."
+        if local in self.near and tested.value > 0:
+            return f"Learning together probably pays here: {how}. {pick} {score}, {against}. {more}"
+        hint = "suggest" if local in self.near else "show"
+        shown = f"Validation samples {hint} that learning together pays here, test samples do not"
+        return f"{shown}: {pick} {score}, {against}. {more}"
 
     def _difference(self, cells: Cells, one: str, other: str) -> str:
         return describe_difference(cells, self.metric, one, other, one_division=self.setting.is_one_division)
@@ -315,6 +315,13 @@ class Recommendation:
 def weigh_clients_equally(cells: Cells) -> Cells:
     """The same cells, with equal weights for all clients."""
     return replace(cells, weights=np.ones_like(cells.weights), aggregate=None)
+
+
+def list_level(cells: Cells, equal: float) -> list[str]:
+    """The methods at most one standard error, or a negligible difference, behind the best."""
+    best = cells.ranking[0]
+    slack = {name: max(cells.standard_error(best, name), equal) for name in cells.ranking}
+    return [name for name in cells.ranking if cells.difference(best, name).value <= slack[name]]
 
 
 def practical_equality(cells: Cells, metric: Metric) -> float:
