@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def batchnorm(classes: int) -> nn.Module:
-    """Two hidden layers, the first one normalised."""
+    """Two hidden layers, the first one normalized."""
     first = (nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())
     return nn.Sequential(*first, nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
 

@@ -50,8 +50,8 @@ def unpack(folder: Path) -> None:
         make_folder(cell.path(folder).parent)
         write_json(cell.path(folder), result.to_plain())
         if kind == "tuned" and not result.error:
-            make_folder(cell.tuned_path(folder).parent)
-            write_json(cell.tuned_path(folder), result.settings)
+            make_folder(cell.settings_path(folder).parent)
+            write_json(cell.settings_path(folder), result.settings)
 
 
 def rank_defaults(results: list[Result]) -> Standings:

@@ -15,7 +15,7 @@ from headwise.engine.sampling import sample
 
 
 class Naive:
-    """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimiser per client."""
+    """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimizer per client."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

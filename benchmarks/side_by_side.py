@@ -250,7 +250,7 @@ def fedas(peers: Path) -> list[Line]:
 
 
 def fedpac(peers: Path) -> list[Line]:
-    """The rounds of its authors, whose optimiser has momentum and weight decay."""
+    """The rounds of its authors, whose optimizer has momentum and weight decay."""
     scene = Scene(48)
     x, y = torch.from_numpy(scene.x), torch.from_numpy(scene.y)
     old = {"eig": lambda q, eigenvectors: _eig(q)}

@@ -75,7 +75,7 @@ def without_native(run: Callable[[], object]) -> None:
 def workloads(names: Sequence[str] = tuple(WORKLOADS)) -> list[str]:
     """Rounds of FedAvg."""
     lines = [
-        "*naive*: a DataLoader of tuples, a copy of the model and an optimiser per client, as other libraries have it",
+        "*naive*: a DataLoader of tuples, a copy of the model and an optimizer per client, as other libraries have it",
         "(`benchmarks/naive.py`). *bare*: the same steps with autograd and nothing federated around them. *torch*:",
         f"Headwise with `{LIMIT}=off`. *of sgemm*: the operations of a round's training, zero gradients included, per",
         f"second of the whole round, beside torch's product of matrices of {SQUARE} x {SQUARE}. A turn is one round;",

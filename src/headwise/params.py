@@ -130,7 +130,7 @@ def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Par
         weights: One for each item, with any sum above 0; None: all count the same.
 
     Returns:
-        sum_k p_k w_k, with p_k normalised to sum to one.
+        sum_k p_k w_k, with p_k normalized to sum to one.
 
     >>> mean([Params(a=torch.tensor(1.0)), Params(a=torch.tensor(4.0))], weights=[2, 1])["a"].item()
     2.0

@@ -121,7 +121,7 @@ def test_what_was_made_of_the_data_is_printed(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.splitlines() == [
         "task      classification of ill: 0, 1",
         "clients   2; samples: 45 train, 0 val, 15 test",
-        "number    age (standardised; gaps filled with mean)",
+        "number    age (standardized; gaps filled with mean)",
         "category  sex (one-hot; unknown ones count as missing)",
         "split     75/25 at random",
     ]
@@ -143,7 +143,7 @@ def test_what_arrays_hold_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines() == [
         "task      classification: False, True",
         "clients   2; samples: 90 train, 0 val, 30 test",
-        "features  numbers standardised",
+        "features  numbers standardized",
         "split     75/25 at random",
     ]
     images = np.zeros((60, 1, 8, 8), np.uint8)

@@ -62,7 +62,7 @@ def test_programs_take_float64_where_float32_would_lose_digits(tmp_path: Path) -
     np.testing.assert_allclose(hw.load_model(folder).predict_proba(frame), model.predict_proba(frame), atol=1e-5)
 
 
-def test_times_that_can_not_be_standardised_are_refused(tmp_path: Path) -> None:
+def test_times_that_can_not_be_standardized_are_refused(tmp_path: Path) -> None:
     """They were taken for constants, unscaled: the network's outputs became NaN."""
     frame = FRAME.assign(time=1.6e9 + RNG.random(N) * 3600, y=FRAME["bill"] > 0)
     with pytest.raises(DataError, match=r"column 'time' has numbers from 16000000\d\d to 16000035\d\d, which"):

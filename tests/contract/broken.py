@@ -314,7 +314,7 @@ class KnowsOnlyItsOwn(Method[Heads, Nothing, Shared, Shared]):
 
 
 class DividesByTheSpread(FedAvg):
-    """Normalises by the spread of a client's features, which a single sample does not have."""
+    """Normalizes by the spread of a client's features, which a single sample does not have."""
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)

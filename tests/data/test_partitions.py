@@ -333,7 +333,7 @@ def test_shamsian_classes(clients, classes, c):
 
 
 def test_shamsian_shares():
-    """Numbers from U(0.4, 0.6), normalised: no client of a class has more than 1.5 times another's share."""
+    """Numbers from U(0.4, 0.6), normalized: no client of a class has more than 1.5 times another's share."""
     counts = counts_of(Shamsian(2), MNIST, 100)
     column = counts[counts[:, 0] > 0, 0]
     assert len(column) == 20

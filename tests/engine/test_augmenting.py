@@ -137,12 +137,12 @@ def test_training_sees_the_changed_images(settings: dict[str, Any], part: str) -
     mine, other = local.init(), again.init()
     learning = list((other.head if part == "head" else other).parameters())
     kind = torch.optim.Adam if settings else torch.optim.SGD
-    optimiser = kind(learning, settings.get("lr", 0.1))  # type: ignore[arg-type]
+    optimizer = kind(learning, settings.get("lr", 0.1))  # type: ignore[arg-type]
     assert local.sgd(mine, only=mine.head if part == "head" else None, epochs=2) == 6
     for x, y in again.batches(2):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         cross_entropy(other(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     for a, b in zip(mine.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
     assert [name for name in local.clock.seconds if name == "features"] == []

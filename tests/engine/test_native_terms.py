@@ -31,7 +31,7 @@ def some_terms(network: nn.Module, kind: str) -> NamedTerms:
 
 @given(chains(), st.sampled_from(RATES), st.sampled_from(["none", "pull", "shift", "pull and shift"]))
 @settings(max_examples=60)
-def test_steps_are_those_of_the_optimiser_on_every_cpu(chain: Any, rates: Rates, kind: str) -> None:
+def test_steps_are_those_of_the_optimizer_on_every_cpu(chain: Any, rates: Rates, kind: str) -> None:
     network, shape, classes = chain
     feed, terms = some_feed(shape, classes), some_terms(network, kind)
     states = [learned(network, [network], feed, rates, name, terms=terms) for name in BUILDS]

@@ -1,4 +1,4 @@
-"""Optimisers, clipping, and how many steps: against torch.optim, by hand, and for every method."""
+"""Optimizers, clipping, and how many steps: against torch.optim, by hand, and for every method."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def test_every_step_is_that_of_torch_optim(train: dict[str, Any]) -> None:
     mine = nn.ParameterList([torch.randn(3, 4), torch.randn(3), torch.randn(2)])
     other, settings = copy.deepcopy(mine), Train(**train)
     descent = Optimizer(list(mine.parameters()), rates_of(settings, settings.lr))
-    optimiser = theirs(list(other.parameters()), settings)
+    optimizer = theirs(list(other.parameters()), settings)
     for _ in range(5):
         x = torch.randn(6, 4)
         descent.step((x @ mine[0].T + mine[1]).square().mean())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (x @ other[0].T + other[1]).square().mean().backward()
         if settings.clip is not None:
             clip_grad_norm_(other.parameters(), settings.clip)
-        optimiser.step()
+        optimizer.step()
         same(mine, other)
 
 
@@ -103,18 +103,18 @@ def test_a_clients_training_is_torchs_own_loop(train: dict[str, Any], part: str)
     else:
         assert local.sgd(mine, only=mine.head if part == "head" else None) == 6
     learning = list((other.head if part == "head" else other).parameters())
-    optimiser = theirs(learning, settings)
+    optimizer = theirs(learning, settings)
     for x, y in again.batches():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         cross_entropy(other(x), y).backward()
         if settings.clip is not None:
             clip_grad_norm_(learning, settings.clip)
-        optimiser.step()
+        optimizer.step()
     same(mine, other)
     assert not any(torch.equal(a, b) for a, b in zip(start, mine.head.parameters(), strict=True))
 
 
-def test_only_what_is_named_a_weight_gets_the_experiments_optimiser() -> None:
+def test_only_what_is_named_a_weight_gets_the_experiments_optimizer() -> None:
     """A method's own parameters keep their plain steps, unclipped."""
     start = Params(w=torch.tensor([3.0, 4.0]), mu=torch.tensor([1.0]))
 
@@ -128,7 +128,7 @@ def test_only_what_is_named_a_weight_gets_the_experiments_optimiser() -> None:
     torch.testing.assert_close(plain["w"], torch.tensor([2.7, 3.6]))  # 10 long, clipped to 0.5
 
 
-def test_the_state_of_an_optimiser_is_fresh_in_each_phase() -> None:
+def test_the_state_of_an_optimizer_is_fresh_in_each_phase() -> None:
     local = bench(**ADAM)
     m = local.init()
     before = [p.detach().clone() for p in m.parameters()]
@@ -150,7 +150,7 @@ def test_a_methods_own_clip_comes_first() -> None:
     [{}, {"clip": 1.0}, ADAM, {**ADAM, "optimizer": "adamw"}],
     ids=str,
 )
-def test_the_native_kernel_knows_every_optimiser(train: dict[str, Any]) -> None:
+def test_the_native_kernel_knows_every_optimizer(train: dict[str, Any]) -> None:
     expected = "native" if native().library else "plain"
     for net in (nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))):
         rates = rates_of(Train(**train), 0.1)
@@ -204,7 +204,7 @@ def test_passes() -> None:
 
 
 @pytest.mark.parametrize("name", list_names("method"))
-def test_a_method_uses_the_optimiser_or_refuses_it(name: str) -> None:
+def test_a_method_uses_the_optimizer_or_refuses_it(name: str) -> None:
     """A setting without an effect would be a lie in every comparison."""
     method = registry.find("method", name)()
     for change, text in (({"optimizer": "adam"}, "train.optimizer is 'adam'"), ({"clip": 0.01}, "train.clip is 0.01")):
@@ -283,11 +283,11 @@ def test_adam_after_private_gradients(name: Any) -> None:
     answer, _ = handle(plan, Job("fit", 0, 1, Shared(plan.models[0].params())), None)
     assert isinstance(answer.up, Shared)
     data, m = plan.data.client(0).train, copy.deepcopy(plan.models[0])
-    optimiser = theirs(list(m.parameters()), train)
+    optimizer = theirs(list(m.parameters()), train)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         cross_entropy(m(data.x), data.y).backward()
-        optimiser.step()
+        optimizer.step()
     for k, t in m.params().items():
         torch.testing.assert_close(answer.up.w[k], t, rtol=0, atol=1e-5)
 

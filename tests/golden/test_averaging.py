@@ -1,4 +1,4 @@
-"""Whatever a method shares: one mean, one set of robust rules, one set of server optimisers, found here by hand.
+"""Whatever a method shares: one mean, one set of robust rules, one set of server optimizers, found here by hand.
 
 What clients send comes from real training; CD2-pFed's send less in each of the two rounds than before.
 """
@@ -121,11 +121,11 @@ def test_clipped_mean_of_changes_that_are_small_is_the_mean(method: Any) -> None
 
 @each_method
 @pytest.mark.parametrize("opt", ["none", "momentum", "adam", "yogi"])
-def test_server_optimisers(method: Any, opt: Any) -> None:
-    """Two rounds of Reddi et al., Algorithm 2, coordinate by coordinate; see `test_server_optimisers`."""
+def test_server_optimizers(method: Any, opt: Any) -> None:
+    """Two rounds of Reddi et al., Algorithm 2, coordinate by coordinate; see `test_server_optimizers`."""
     said = rounds(method)
-    optimised = replace(method, server_opt=opt, server_lr=0.3, server_momentum=0.8)
-    start, *states = after(optimised, said)
+    optimized = replace(method, server_opt=opt, server_lr=0.3, server_momentum=0.8)
+    start, *states = after(optimized, said)
     w = {k: t.double() for k, t in start.w.items()}
     m, v = ({k: torch.full_like(t, first) for k, t in w.items()} for first in (0.0, 1e-6))
     for state, replies in zip(states, said, strict=True):

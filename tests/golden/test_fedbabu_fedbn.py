@@ -1,6 +1,6 @@
 """FedBABU (arXiv 2106.06042, Algorithm 1) and FedBN (arXiv 2102.07623, Algorithm 1) by hand.
 
-FedBABU's gradients are `byhand.gradient`, applied to the body alone. FedBN's network normalises a = A x + b by the
+FedBABU's gradients are `byhand.gradient`, applied to the body alone. FedBN's network normalizes a = A x + b by the
 batch, a^ = (a - mean) / sqrt(var + 1e-5), f = max(s a^ + o, 0), and keeps 0.9 old + 0.1 new statistics (the variance
 with n - 1); its gradients are those of autograd on these plain tensors.
 """

@@ -1,4 +1,4 @@
-"""The primitives that methods are written in (optimiser, batches, features, class means) against arithmetic by hand."""
+"""The primitives that methods are written in (optimizer, batches, features, class means) against arithmetic by hand."""
 
 from __future__ import annotations
 

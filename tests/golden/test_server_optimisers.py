@@ -1,4 +1,4 @@
-"""The server's optimisers, as Reddi et al. (ICLR 2021, Algorithm 2) write them, on a model of two numbers.
+"""The server's optimizers, as Reddi et al. (ICLR 2021, Algorithm 2) write them, on a model of two numbers.
 
 With Delta the clients' mean change and tau = 1e-3, v_0 = tau^2:
     FedAvgM   m <- b m + Delta                     w <- w + lr m

@@ -1,4 +1,4 @@
-"""What every family promises: shapes, features, initialisation, and one sentence for a task that does not fit."""
+"""What every family promises: shapes, features, initialization, and one sentence for a task that does not fit."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_same_seed_same_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cnn", "fedgh-1", "lenet5", "lenet5-wide", "mlp", "linear"])
-def test_initialisation_is_uniform_within_torchs_bound(name: str) -> None:
+def test_initialization_is_uniform_within_torchs_bound(name: str) -> None:
     for layer in build(*FAMILIES[name][:2]).modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             bound = 1 / math.sqrt(layer.weight[0].numel())
@@ -147,7 +147,7 @@ def test_cnn_learns_the_same_as_with_relu_before_pooling() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_resnet_is_initialised_as_in_torchvision() -> None:
+def test_resnet_is_initialized_as_in_torchvision() -> None:
     net = build(ResNet18(), IMAGE)
     for layer in net.body.modules():
         if isinstance(layer, nn.Conv2d):

@@ -34,9 +34,9 @@ def sequential() -> nn.Sequential:
 
 
 def train(net: nn.Module, x: Tensor) -> None:
-    optimiser = torch.optim.SGD(net.parameters(), 0.5)
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
     net.train()(x).square().sum().backward()
-    optimiser.step()
+    optimizer.step()
 
 
 CASES = {

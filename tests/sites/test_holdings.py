@@ -161,7 +161,7 @@ def test_init_needs_a_folder_that_can_be_made(name: str, tmp_path: Path, capsys:
 
 
 def test_init_makes_a_site_that_only_its_owner_can_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--client", "2", "--data", f"{DATA}:only=2", "--method", "fedper", "--tell-labels")
+    flags = ("--client", "2", "--data", f"{DATA}:only=2", "--method", "fedper", "--allow-labels")
     text = said(capsys, "site", "init", str(tmp_path / "here"), *flags)
     assert "client 2:" in text
     policy = read_policy(tmp_path / "here" / "site.toml")

@@ -79,7 +79,7 @@ def asked(**changes: Any) -> hw.Experiment:
 
 @pytest.mark.parametrize("extra", ["", '[preprocess]\nfit = "client"\n'], ids=["pooled", "client"])
 def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None:
-    sites = {k: site(tmp_path, k, extra, "--tell-sums") for k in range(3)}
+    sites = {k: site(tmp_path, k, extra, "--allow-sums") for k in range(3)}
     run = run_deployment(LocalTransport(sites), asked(), tmp_path / "out")
     simulated = hw.Experiment(**{**USUAL, "data": str(together(tmp_path, extra))})
     hw.run(simulated, tmp_path / "simulated")
@@ -95,7 +95,7 @@ def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None
 
 
 def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
-    sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
+    sites = {k: site(tmp_path, k, "", "--allow-sums") for k in range(3)}
     patient: dict[str, Any] = {"faults": {"on_failure": "skip"}}
     first = run_deployment(
         LocalTransport({k: sites[k] for k in (0, 1)}), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out"
@@ -113,14 +113,14 @@ def test_without_sums_sites_of_another_shape_are_told_so(tmp_path: Path) -> None
         run_deployment(LocalTransport({k: site(tmp_path, k) for k in range(3)}), asked(), tmp_path / "out")
 
 
-def test_all_sites_tell_sums_or_none_does(tmp_path: Path) -> None:
-    sites = {k: site(tmp_path, k, "", *(["--tell-sums"] if k else [])) for k in range(3)}
+def test_all_sites_share_sums_or_none_does(tmp_path: Path) -> None:
+    sites = {k: site(tmp_path, k, "", *(["--allow-sums"] if k else [])) for k in range(3)}
     with pytest.raises(RunError, match=r"differ in whether they share sums of their features: set allow.sums"):
         run_deployment(LocalTransport(sites), asked(), tmp_path / "out")
 
 
 def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
-    sites = {k: site(tmp_path, k, "[preprocess]\nflag = false\n" if k == 2 else "", "--tell-sums") for k in range(3)}
+    sites = {k: site(tmp_path, k, "[preprocess]\nflag = false\n" if k == 2 else "", "--allow-sums") for k in range(3)}
     with pytest.raises(
         RunError,
         match="site2 has other features or preprocessing than site0: flag is False, not True; all sites must describe",
@@ -129,7 +129,7 @@ def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
 
 
 def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
-    path = site(tmp_path, 0, "", "--tell-sums")
+    path = site(tmp_path, 0, "", "--allow-sums")
     policy = Policy(read_site(path), path.parent)
     for privacy, tells in ((None, True), ({"clip": 1.0}, False)):
         changes: dict[str, Any] = {"privacy": privacy} if privacy else {}
@@ -201,13 +201,13 @@ def test_a_signed_list_covers_all_but_sums_and_the_machine() -> None:
 
 def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:
     """Preprocessed by the sums of all sites, as in a simulation; where each site has its own, there is none."""
-    sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
+    sites = {k: site(tmp_path, k, "", "--allow-sums") for k in range(3)}
     run = run_deployment(LocalTransport(sites), asked(method="fedavg"), tmp_path / "out")
     simulated = hw.Experiment(**{**USUAL, "method": "fedavg", "data": str(together(tmp_path))})
     wanted = hw.run(simulated, tmp_path / "simulated").global_model()
     cells = {"age": [40, ""], "dose": [9.5, 110], "ward": ["d", "z"]}
     assert np.array_equal(run.global_model().predict_proba(cells), wanted.predict_proba(cells))
-    own = {k: site(tmp_path / "own", k, '[preprocess]\nfit = "client"\n', "--tell-sums") for k in range(3)}
+    own = {k: site(tmp_path / "own", k, '[preprocess]\nfit = "client"\n', "--allow-sums") for k in range(3)}
     with pytest.raises(RunError, match="each site has its own preprocessing"):
         run_deployment(LocalTransport(own), asked(method="fedavg"), tmp_path / "other").global_model()
 
@@ -226,7 +226,7 @@ def test_what_differs_between_two_sites_is_said() -> None:
 @pytest.mark.parametrize("named", [["no", "yes"], []])
 def test_the_servers_global_model_has_the_studys_classes(named: list[str], tmp_path: Path) -> None:
     """Where the study names none, a data.toml's own classes count in their order; a late site adapts either way."""
-    sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
+    sites = {k: site(tmp_path, k, "", "--allow-sums") for k in range(3)}
     study = asked(method="fedavg", rounds=1, clients=2, data={"name": "own", "classes": named})
     run = run_deployment(LocalTransport({k: sites[k] for k in (0, 1)}), study, tmp_path / "out")
     model = run.global_model()

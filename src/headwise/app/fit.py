@@ -247,8 +247,8 @@ def describe_data(run: Run, d: Description) -> str:
     listed = f": {', '.join(classes[:LISTED])}{more}" if classes else ""
     of = f" of {', '.join(d.target)}" if d.target else ""
     sizes = [f"{sum(map(sum, run.partition[part]))} {part}" for part in PARTS]
-    scaled = "standardised" if d.preprocess.numbers == "standardise" else "not scaled"
-    pictures = "standardised by channel" if d.preprocess.images == "standardise" else "scaled to the range 0 to 1"
+    scaled = "standardized" if d.preprocess.numbers == "standardize" else "not scaled"
+    pictures = "standardized by channel" if d.preprocess.images == "standardize" else "scaled to the range 0 to 1"
     how = {
         "number": f"{scaled}; gaps filled with {d.preprocess.fill}",
         "category": "one-hot; unknown ones count as missing",

@@ -138,13 +138,13 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         average = central.mean([r.up.w for r in replies], weights, server.w)
         if self.server_opt == "none" and self.server_lr == 1:
             return Averaged(average, None, None)
-        return self._optimise(server, average)
+        return self._optimize(server, average)
 
     def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
         """The shared model; a method with its own `shared` must override this if that is a whole model."""
         return central.model(server.w) if type(self).shared is Averaging[C].shared else None
 
-    def _optimise(self, server: Averaged, average: Params) -> Averaged:
+    def _optimize(self, server: Averaged, average: Params) -> Averaged:
         """Algorithm 2: a step along the clients' mean change; integer counters are taken from the mean."""
         change = average - server.w
         beta = self.server_momentum

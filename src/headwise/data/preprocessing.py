@@ -185,13 +185,13 @@ def fit_all(
 def _check_scale(recipe: Preprocessing, every: Sums, low: Floats, high: Floats) -> None:
     """Refuse numbers that differ too little for their size, such as the times of one hour in seconds since 1970."""
     _, std, _ = _fit_scale(recipe, every)
-    lost = (std == 1) & (high - low > 10) & (recipe.options.numbers == "standardise")
+    lost = (std == 1) & (high - low > 10) & (recipe.options.numbers == "standardize")
     for k in np.flatnonzero(lost)[:1] if recipe.form != "image" else ():
         columns = [column.name for column in recipe.columns if column.kind == "number"]
         what = f"column {columns[k]!r}" if columns else f"feature {k}"
         raise DataError(
             f"{what} has numbers from {low[k]:.10g} to {high[k]:.10g}, which differ too little for their size to be "
-            f"standardised: subtract {low[k]:.10g} first, or leave it out."
+            f"standardized: subtract {low[k]:.10g} first, or leave it out."
         )
 
 
@@ -237,7 +237,7 @@ def _fit_scale(recipe: Preprocessing, sums: Sums) -> tuple[Floats, Floats, Float
     o = recipe.options
     mean, deviation = mean_and_deviation(sums.numbers)
     fill = mean if o.fill == "mean" else np.zeros_like(mean)
-    if (o.images if recipe.form == "image" else o.numbers) != "standardise":
+    if (o.images if recipe.form == "image" else o.numbers) != "standardize":
         return np.zeros_like(mean), np.ones_like(mean), fill
     return mean, deviation, fill
 
@@ -510,7 +510,7 @@ def find_privacy_objection(recipe: Preprocessing, missing: bool) -> str:
     """
     o = recipe.options
     is_table = recipe.form == "table"
-    scales = (o.images if recipe.form == "image" else o.numbers) == "standardise"
+    scales = (o.images if recipe.form == "image" else o.numbers) == "standardize"
     if o.fit == "pooled" and recipe.scaled and (scales or (missing and o.fill == "mean")):
         return "preprocess.fit is 'pooled': set it to 'client'"
     if is_table and missing and o.flag:

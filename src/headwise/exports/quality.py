@@ -226,7 +226,7 @@ class HeldOut(NamedTuple):
     rows: NDArray[np.bool_]
     """of each sample in the order of the files, whether it was a test sample"""
     y: Array
-    """the targets of all samples, by which the files are recognised"""
+    """the targets of all samples, by which the files are recognized"""
 
 
 def find_held_out(model: TrainedModel, data: Path) -> HeldOut | None:

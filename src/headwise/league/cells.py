@@ -140,7 +140,7 @@ class LeagueCell:
     def path(self, folder: Path) -> Path:
         return folder / "cells" / self.federation.name / f"{self.name}-{self.setting}-d{self.draw}.json"
 
-    def tuned_path(self, folder: Path) -> Path:
+    def settings_path(self, folder: Path) -> Path:
         """Where its method's tuned settings are, which all draws share."""
         return folder / "tuned" / self.federation.name / f"{self.name}.json"
 
@@ -353,7 +353,7 @@ def _new_clients(run: Run, metric: Metric) -> dict[str, float]:
 
 def find_tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[str, Any]:
     """The best of a few trials; searched once per method and federation."""
-    path = cell.tuned_path(folder)
+    path = cell.settings_path(folder)
     if path.exists():
         known: Any = read_json(path)
         if not isinstance(known, Mapping):

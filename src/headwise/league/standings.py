@@ -44,7 +44,7 @@ class Group:
 
     @cached_property
     def draws(self) -> list[int]:
-        """The draws to compare: they maximise the number of draws times that of methods that have all of them."""
+        """The draws to compare: they maximize the number of draws times that of methods that have all of them."""
         known = [{*by_draw} for by_draw in self.by_draw.values()]
         often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
         blocks = [often[: k + 1] for k in range(len(often))]

@@ -209,7 +209,7 @@ def _f1(p: Predictions) -> float | None:
 
 
 def _loss(p: Predictions) -> float:
-    """What training minimises, without its options; of a regression in the targets' own units."""
+    """What training minimizes, without its options; of a regression in the targets' own units."""
     task = Task((), p.scores.shape[1], kind=p.kind.name)
     return objective_of(task).loss(p.scores, p.targets).item()
 

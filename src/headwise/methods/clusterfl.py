@@ -8,7 +8,7 @@ MobiSys 2021. Its longer version in ACM TOSN: https://doi.org/10.1145/3554980
     alpha    decay         2 (alpha - beta): all models are pulled to zero
     beta     pull          2 beta: models are pulled to the mean of their cluster
 
-Kept from the paper: its objective (1), clustered multi-task learning, which equals (2) if F holds normalised cluster
+Kept from the paper: its objective (1), clustered multi-task learning, which equals (2) if F holds normalized cluster
 indicators. Clients and server take turns: clients lower it in their w_i, the server chooses F again.
 
     (1)  sum_i l_i(w_i) + alpha tr(W W^T) - beta tr(F^T W W^T F)

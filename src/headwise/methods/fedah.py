@@ -9,13 +9,13 @@ https://arxiv.org/abs/2412.01295
     eta      weight_lr       learning rate of the weights (Eqs. (4)-(6); Algorithm 1 swaps the two symbols)
     alpha    train.lr        learning rate of the model
 
-Departs from the paper: the k_i are normalised over the round's clients (Eq. (2) prints a sum over all). The text
+Departs from the paper: the k_i are normalized over the round's clients (Eq. (2) prints a sum over all). The text
 trains the weights at the model's rate, at which they hardly move from 1: our default is 1.0, as in the authors' code,
 and `fedah@paper` follows the text (decision 8).
 
 The paper does not mention BatchNorm. Here, while W and the head are trained, the body is frozen in evaluation mode; it
 uses the running statistics that this client kept (with `buffers = "all"`, the downloaded ones) and does not change
-them. The authors' code runs both phases in training mode: each batch is normalised by its own statistics, and running
+them. The authors' code runs both phases in training mode: each batch is normalized by its own statistics, and running
 statistics change in the head phase; in the weight phase only those of a copy do. The body phase is the same in both.
 
 Read: the paper and its authors' code (https://github.com/heyuepeng/FedAH).

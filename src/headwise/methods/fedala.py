@@ -77,7 +77,7 @@ class FedALA(Averaging[Own]):
         return [name for name in m.live() if name.rpartition(".")[0] in layers[-self.p :]]
 
     def _aggregate(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params, bool]:
-        """The initialised local model, its aggregation weights, and whether they have been learned."""
+        """The initialized local model, its aggregation weights, and whether they have been learned."""
         m = local.model(down.w)
         theta = down.w.restrict(me.W)
         if not self.weight_lr or all(torch.equal(t, theta[k]) for k, t in me.theta.items()):

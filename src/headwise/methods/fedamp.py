@@ -9,7 +9,7 @@ https://arxiv.org/abs/2007.03797
     sigma     sigma    how fast attention falls with the squared distance: A(x) = 1 - exp(-x / sigma)
 
 The server sends u_i = (1 - sum a_j) w_i + sum a_j w_j with a_j = alpha_k A'(||w_i - w_j||^2) over all j other than i;
-the client minimises F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2.
+the client minimizes F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2.
 
 Departs from the paper: its experiments use alpha_k of 1,000 and more, at which the pull lambda / alpha_k has no effect
 on a model that continues from w_i; our default alpha_k = sigma makes the attention exp(-x / sigma) and keeps the pull.

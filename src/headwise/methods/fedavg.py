@@ -6,7 +6,7 @@ https://arxiv.org/abs/1602.05629
     E       train.epochs   local epochs per round
     n_k     Reply.n        samples of client k
 
-Departs from the paper: the n_k are normalised over the round's clients, as Algorithm 1 must be read when only some
+Departs from the paper: the n_k are normalized over the round's clients, as Algorithm 1 must be read when only some
 clients take part.
 
 Read: its abstract, PFLlib's and FL-bench's files; Algorithm 1 is from memory.

@@ -5,13 +5,13 @@ https://arxiv.org/abs/2102.07623
     w_{0,k}^l   me.norms    the parameters of client k's BatchNorm layers, here with their running statistics
     w^l         down.w      the parameters of all other layers
 
-BatchNorm layers are recognised by type, not by "bn" in their name, and stay whatever the run's `buffers` setting is.
+BatchNorm layers are recognized by type, not by "bn" in their name, and stay whatever the run's `buffers` setting is.
 Without BatchNorm this is FedAvg.
 
 Departs from the paper: the mean is weighted by n_k, as in FedAvg; Algorithm 1 takes the plain mean (`fedbn@paper`).
 
 Read: its abstract and its authors' code (https://github.com/med-air/FedBN, `fed_digits.py`), which takes the plain
-mean, and recognises BatchNorm by its name; Algorithm 1 is from memory.
+mean, and recognizes BatchNorm by its name; Algorithm 1 is from memory.
 """
 
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ class FedGH(Method[Shared, OwnBody, Shared, ClassMeans]):
     heterogeneous = "same head"
 
     header_lr: NonNegative = 0.01
-    """learning rate of the global header; 0 keeps it as initialised"""
+    """learning rate of the global header; 0 keeps it as initialized"""
     header_epochs: Epochs = 1
     """passes over the round's class means"""
     header_step: Literal["per_client", "per_proto", "pooled"] = "per_client"

@@ -10,7 +10,7 @@ https://doi.org/10.11959/j.issn.1000-0801.2026005
     beta       beta         share of critical parameters
     eta_h      head_lr      learning rate of the global heads
 
-Departs from the paper: all heads share one random initialisation; the paper only says random. Where the public code
+Departs from the paper: all heads share one random initialization; the paper only says random. Where the public code
 differs from the paper, the paper is the default and the code's rule an option; the preset `fedgmh@code` sets them all.
 The ablations with one head (`@o`, `@oa`) take one step per round on all class means: if every step of rate 1 pulled
 the head to another label, the head and the bodies trained with it would grow without bound.

@@ -2,7 +2,7 @@
 https://arxiv.org/abs/1802.07876
 
     paper       here       meaning
-    theta       down.w     the learned initialisation
+    theta       down.w     the learned initialization
     alpha       down.rate  rate of the inner step: one number or, with Meta-SGD, a learned one per parameter
     beta        meta_lr    learning rate of the server
     D_S, D_Q    -          a client's support and query set: a new random split of its samples in each round
@@ -33,7 +33,7 @@ from headwise.authoring import (
 
 
 class Learner(Record):
-    """The initialisation and, with Meta-SGD, the learned rate of each parameter."""
+    """The initialization and, with Meta-SGD, the learned rate of each parameter."""
 
     w: Params
     rate: Params | None
@@ -48,7 +48,7 @@ class Slope(Record):
 
 @dataclass(frozen=True)
 class FedMeta(Method[Learner, Nothing, Learner, Slope]):
-    """The server learns an initialisation, and optionally per-parameter rates, that adapt to a client in one step."""
+    """The server learns an initialization, and optionally per-parameter rates, that adapt to a client in one step."""
 
     family = "meta-learning"
     travels = "whole model down, its meta-gradient up"

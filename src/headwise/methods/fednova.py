@@ -5,7 +5,7 @@ NeurIPS 2020. https://arxiv.org/abs/2007.07481
     x          down.w     the global model
     |a_i|_1    up.a       how far client i would move along a constant gradient of one, in steps; with plain SGD, its
                           number of steps
-    d_i        -          its normalised change (x - x_i) / (eta |a_i|_1)
+    d_i        -          its normalized change (x - x_i) / (eta |a_i|_1)
     p_i        Reply.n    its share of the round's samples
     tau_eff    tau_eff    effective steps, sum_i p_i |a_i|_1
 

@@ -32,7 +32,7 @@ from headwise.authoring import (
 
 @dataclass(frozen=True)
 class PerFedAvg(Averaging[Nothing]):
-    """One initialisation for all, from which a single step on a client's data gives its personal model."""
+    """One initialization for all, from which a single step on a client's data gives its personal model."""
 
     family = "meta-learning"
     travels = "whole model"

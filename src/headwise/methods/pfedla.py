@@ -7,7 +7,7 @@ https://arxiv.org/abs/2205.03993
     alpha_i     _weights     [layers, N]: how much each client's layer counts in client i's
     theta~_i    down.w       client i's model before training
 
-    (1)  h = three layers with ReLU of v_i; alpha_i^l = ReLU(W_l h + b_l), normalised to sum to one
+    (1)  h = three layers with ReLU of v_i; alpha_i^l = ReLU(W_l h + b_l), normalized to sum to one
     (2)  theta~_i^l = sum_j alpha_ij^l theta_j^l
     (3)  d_i = theta_i - theta~_i after client i's training; HN_i <- HN_i + server_lr (d theta~_i / d HN_i)^T d_i
 

@@ -69,7 +69,7 @@ class PFedMe(Averaging[Personal]):
         return local.model(down.w if me.theta is None else me.theta)
 
     def _solve(self, theta: Params, w: Params, m: SplitModel, local: Local, x: Tensor, y: Tensor) -> Params:
-        """K steps towards the theta that minimises f_i(theta) + lambda/2 ||theta - w_i||^2 on this batch."""
+        """K steps towards the theta that minimizes f_i(theta) + lambda/2 ||theta - w_i||^2 on this batch."""
 
         def h(p: Params) -> Tensor:
             return local.loss(m.given(p), x, y) + self.lam / 2 * (p - w).sq_norm()

@@ -22,7 +22,7 @@ class Model(Checked, ABC):
 
     @abstractmethod
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
+        """A freshly initialized network for this task."""
 
 
 def image(model: Model, task: Task, least: int = 1) -> tuple[int, int, int]:

@@ -33,11 +33,11 @@ class FCN(Model):
         widths = [image(self, task)[0], *[self.channels] * self.layers]
         body: list[nn.Module] = []
         for k, (before, after) in enumerate(pairwise(widths)):
-            body += [_initialise(nn.Conv2d(before, after, 3, padding=2**k, dilation=2**k)), nn.ReLU()]
+            body += [_initialize(nn.Conv2d(before, after, 3, padding=2**k, dilation=2**k)), nn.ReLU()]
         return SplitModel(nn.Sequential(*body), nn.Conv2d(self.channels, task.classes, 1))
 
 
-def _initialise(layer: nn.Conv2d) -> nn.Conv2d:
+def _initialize(layer: nn.Conv2d) -> nn.Conv2d:
     """With weights (He et al., ICCV 2015) that keep the size of signals: torch's own would let them fade away."""
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     return layer

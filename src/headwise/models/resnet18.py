@@ -1,6 +1,6 @@
 """ResNet-18 — He, Zhang, Ren, Sun, CVPR 2016. https://arxiv.org/abs/1512.03385
 
-Layout and initialisation are torchvision's. Group normalisation (32 groups) has no running statistics.
+Layout and initialization are torchvision's. Group normalization (32 groups) has no running statistics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ResNet18(Model):
     representation: Annotated[int, Range(0, 65_536)] = 0
     "units of one more layer with ReLU before the head (FedGH: 500), 0 for none"
     norm: Literal["batch", "group"] = "batch"
-    "normalisation after each convolution"
+    "normalization after each convolution"
 
     def build(self, task: Task) -> SplitModel:
         channels, _, _ = image(self, task)

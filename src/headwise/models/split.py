@@ -178,7 +178,7 @@ def _extent(t: Tensor) -> tuple[int, int]:
 
 
 def has_batchnorm(module: nn.Module) -> bool:
-    """Whether a network has BatchNorm, which can't normalise a batch of one sample.
+    """Whether a network has BatchNorm, which can't normalize a batch of one sample.
 
     Args:
         module: A network or a part of one.
@@ -213,7 +213,7 @@ def split_norms(model: SplitModel) -> tuple[Params, Params]:
 def channels_last(module: nn.Module) -> bool:
     """Whether this network is faster with channels-last images and kernels.
 
-    On a CPU, plain convolutions with pooling are a third faster that way, but a sixth slower with normalisation in
+    On a CPU, plain convolutions with pooling are a third faster that way, but a sixth slower with normalization in
     between. Timing it in every run would be more general, but equal runs could then differ in their last bits.
     """
     kinds = {type(m) for m in module.modules()}

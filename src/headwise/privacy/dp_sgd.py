@@ -150,25 +150,25 @@ class PrivateTraining:
             if ModuleValidator.validate(part):
                 raise AccountingError("its network has layers that look at several examples at once, such as BatchNorm")
         weights = [p for part in parts for p in part.parameters()]
-        optimiser = DPOptimizer(
+        optimizer = DPOptimizer(
             _Steps(weights, Optimizer(weights, rates, terms)),
             noise_multiplier=0.0,  # Opacus uses torch's predictable generators: `_add_noise` adds it instead
             max_grad_norm=self._mechanism.clip,
             expected_batch_size=size,
         )
-        optimiser.attach_step_hook(lambda _: self._add_noise(weights, size))
+        optimizer.attach_step_hook(lambda _: self._add_noise(weights, size))
         sampled = GradSampleModule(model)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Full backward hook is firing")  # inputs need no gradient
             for _ in range(steps):
                 i = move_to(poisson_sample(n, size / n, self._secret), self._plan.device)
                 self._local.samples[0] += size  # the actual number is secret
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 if len(i):
                     self._local.objective.loss(sampled(x[i]), self._data.y[i]).backward()
                 _tidy(weights, len(i))
-                optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+                optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         sampled.to_standard_module()
 
     def _add_noise(self, weights: Sequence[nn.Parameter], size: int) -> None:

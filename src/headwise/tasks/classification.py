@@ -39,7 +39,7 @@ class Classification(TaskKind):
 
 
 class CrossEntropy(Objective):
-    """Cross-entropy; `weights` [classes] multiply the loss of a sample by that of its class, and are not normalised."""
+    """Cross-entropy; `weights` [classes] multiply the loss of a sample by that of its class, and are not normalized."""
 
     def __init__(self, classes: int, weights: Tensor | None = None, smoothing: float = 0.0) -> None:
         self.classes = classes

@@ -203,7 +203,7 @@ def test_own_data_covers_its_classes(tmp_path: Path) -> None:
             assert {*data.dataset.y[p.train]} == {*data.dataset.y[p.test]} == {0, 1, 2}
 
 
-def test_arrays_are_standardised_unless_they_are_to_stay(tmp_path: Path) -> None:
+def test_arrays_are_standardized_unless_they_are_to_stay(tmp_path: Path) -> None:
     from headwise.app.prepare import divide
     from headwise.settings.experiment import experiment_from
 

@@ -130,7 +130,7 @@ def test_a_state_comes_back_from_json_and_takes_cells_as_they_are(tmp_path: Path
             apply(again, wrong)
 
 
-def test_images_are_normalised_by_channel_and_read_again(tmp_path: Path) -> None:
+def test_images_are_normalized_by_channel_and_read_again(tmp_path: Path) -> None:
     loaded = load(pictures(tmp_path))
     fitted = fit_all(recipe_of(loaded), loaded.dataset.x, trains(loaded))
     np.testing.assert_allclose(fitted.mean, [[(loaded.dataset.x / 255).mean()]])
@@ -155,7 +155,7 @@ def test_texts_beside_numbers_become_bags(tmp_path: Path) -> None:
     assert apply(fitted, {"age": [1], "note": ["to be to"]}).tobytes() == out[:1].tobytes()
 
 
-def test_arrays_are_standardised_by_channel(tmp_path: Path) -> None:
+def test_arrays_are_standardized_by_channel(tmp_path: Path) -> None:
     x = RNG.normal(3, 2, (20, 2, 5))
     loaded = load(npz(tmp_path, ann={"x": x, "y": np.arange(20) % 2}))
     fitted = fit_all(recipe_of(loaded), loaded.dataset.x, trains(loaded))

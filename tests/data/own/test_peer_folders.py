@@ -216,7 +216,7 @@ def test_a_folder_of_another_layout_says_what_is_needed(tmp_path: Path) -> None:
         import_fl_bench(tmp_path, tmp_path / "out")
 
 
-def test_fl_benchs_partition_and_its_normalisation(tmp_path: Path) -> None:
+def test_fl_benchs_partition_and_its_normalization(tmp_path: Path) -> None:
     pixels = RNG.integers(0, 256, (12, 28 * 28)).astype(np.uint8)
     indices = [parts([0, 2, 4], [1], [5]), parts([7, 6], [11, 3])]
     folder = write_fl_bench(tmp_path / "femnist", indices, data=pixels, targets=LABELS[:12])

@@ -57,8 +57,8 @@ def command() -> None:
 @click.option("--data-dir", default=".", type=INPUT_FOLDER, help="folder of its files")
 @click.option("--name", help="the site's name in reports; default: the folder's name")
 @click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; default: all")
-@click.option("--tell-labels", is_flag=True, help="tell the server how many samples of each class there are")
-@click.option("--tell-sums", is_flag=True, help="tell the server sums of features and of a regression's targets")
+@click.option("--allow-labels", is_flag=True, help="tell the server how many samples of each class there are")
+@click.option("--allow-sums", is_flag=True, help="tell the server sums of features and of a regression's targets")
 @click.option("--download", is_flag=True, help="download public data that are missing; without it, a site never does")
 @click.option("--check", "config", type=INPUT_FILE, help="check that this experiment can run here")
 def init(
@@ -68,8 +68,8 @@ def init(
     data_dir: Path,
     name: str | None,
     methods: tuple[str, ...],
-    tell_labels: bool,
-    tell_sums: bool,
+    allow_labels: bool,
+    allow_sums: bool,
     download: bool,
     config: Path | None,
 ) -> None:
@@ -82,7 +82,7 @@ def init(
     check_new_folder(folder)
     values: dict[str, Any] = {
         "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
-        "labels": tell_labels, "sums": tell_sums, "client": client, "source": source,
+        "labels": allow_labels, "sums": allow_sums, "client": client, "source": source,
         "folder": str(data_dir.absolute()),
     }  # fmt: skip
     text = TOML.format(**{k: to_toml(v) for k, v in values.items()})

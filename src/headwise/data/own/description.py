@@ -77,17 +77,17 @@ class Preprocess:
 
     fit: Literal["pooled", "client"] = "pooled"
     """the source of means, deviations and fill values: sums over all clients' training samples, or each client's own"""
-    numbers: Literal["standardise", "as they are"] = "standardise"
-    """standardise: to mean 0 and standard deviation 1; as they are: no scaling"""
+    numbers: Literal["standardize", "as they are"] = "standardize"
+    """standardize: to mean 0 and standard deviation 1; as they are: no scaling"""
     fill: Literal["mean", "zero"] = "mean"
-    """what replaces a missing number, before standardising"""
+    """what replaces a missing number, before standardizing"""
     flag: bool = True
     """whether a column with missing numbers gets a second one that marks them"""
     size: tuple[Side, ...] = ()
     """height and width to resize images to; empty: all images have the same size already"""
     channels: Literal[0, 1, 3] = 0
     """1 for grey, 3 for colour; 0: like the first image"""
-    images: Literal["standardise", "unit"] = "standardise"
+    images: Literal["standardize", "unit"] = "standardize"
     """each channel to mean 0 and standard deviation 1, or to the range 0 to 1"""
     texts: Literal["auto", "tokens", "bag"] = "auto"
     """tokens: the words in order, for networks of texts; bag: how often each word occurs; auto: bag"""

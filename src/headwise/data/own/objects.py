@@ -6,7 +6,7 @@
     store(partitioner, folder, target="label")                              of flwr-datasets
     store("patients/data.toml", folder)                                     too large to copy: a reference with its hash
 
-Each call returns the path of a data.toml. Objects are recognised by duck typing; none of their packages is imported.
+Each call returns the path of a data.toml. Objects are recognized by duck typing; none of their packages is imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Imports what PFLlib and FL-bench generate: the same clients, the same split, the same values.
 
-PFLlib    NAME/train/0.npz, NAME/test/0.npz, ... each hold a pickled {"x": ..., "y": ...}, normalised already
+PFLlib    NAME/train/0.npz, NAME/test/0.npz, ... each hold a pickled {"x": ..., "y": ...}, normalized already
 FL-bench  NAME/partition.pkl has indices into data.npy and targets.npy, or into the public files beside it, which it
-          normalises when a run loads them
+          normalizes when a run loads them
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2009, 0.1984, 0.2023)),
     "synthetic": ((0.0,), (1.0,)),
 }
-"""mean and deviation of each channel by which FL-bench normalises its data sets, by their names there"""
+"""mean and deviation of each channel by which FL-bench normalizes its data sets, by their names there"""
 SOURCES: dict[str, type[Source]] = {"mnist": MNIST, "fmnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
 """data sets whose public files FL-bench reads: training images first, then test images, as here"""
 
@@ -154,7 +154,7 @@ def import_fl_bench(folder: Path, out: Path) -> Path:
     name = folder.absolute().name
     if name not in SCALES:
         raise DataError(
-            f"{folder} holds a data set whose normalisation is not known: it must be one of FL-bench's "
+            f"{folder} holds a data set whose normalization is not known: it must be one of FL-bench's "
             f"{', '.join(SCALES)}."
         )
     indices = _read_partition(folder / "partition.pkl")
@@ -192,7 +192,7 @@ def _read_indices(value: Any, path: Path) -> NDArray[np.int64]:
 
 
 def _read_samples(folder: Path, name: str) -> Pair:
-    """All samples, normalised as FL-bench does it, and their labels."""
+    """All samples, normalized as FL-bench does it, and their labels."""
     if (folder / "data.npy").exists():
         x = map_npy(folder / "data.npy")
         y = map_npy(folder / "targets.npy")

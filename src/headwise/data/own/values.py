@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+")
 
 
 def cell_text(cell: Any) -> str:
-    """A cell as text; integers are normalised, so that 1.0 and 1 are the same category."""
+    """A cell as text; integers are normalized, so that 1.0 and 1 are the same category."""
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))
     text = str(cell).strip()
@@ -204,7 +204,7 @@ def count_words(tokens: NDArray[Any], buckets: int) -> NDArray[Any]:
     """Square roots of word counts, so that "the" does not outweigh all other words; each row has the same norm, so that
     long texts weigh no more than short ones.
 
-    The norm is that of 144 standardised numbers: rows of norm 1 would need a learning rate 144 times as high.
+    The norm is that of 144 standardized numbers: rows of norm 1 would need a learning rate 144 times as high.
     """
     tokens = tokens.astype(np.int64)
     counts = np.zeros((len(tokens), buckets), np.float32)

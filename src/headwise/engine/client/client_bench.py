@@ -102,7 +102,7 @@ class ClientBench(Workbench):
         frozen = None if self._plan.fast and not changes else through
         x = self._train.x if through is None or frozen else self.features(through)
         norms = any(has_batchnorm(m) for m in train)
-        for m in train:  # a single sample has no variance to normalise with
+        for m in train:  # a single sample has no variance to normalize with
             m.train(not (norms and self.n == 1))
         for i in self._draw_lazily(epochs, size or self._settings.batch, drop_single=norms):
             batch = x[i]
