@@ -20,6 +20,7 @@ import numpy as np
 
 import headwise as hw
 from headwise.exports.run_models import Models
+from headwise.models.split import Composed
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
 
@@ -78,7 +79,7 @@ def export(method: str, data: str, model: str | None, home: Path) -> Exported:
     begun = time.process_time()
     trained = models.of(0)
     took = [time.process_time() - begun]
-    single = not isinstance(trained.module, hw.Composed)
+    single = not isinstance(trained.module, Composed)
     for format in ("onnx", "torch") if single else ("onnx",):
         begun = time.process_time()
         trained.save(home / format, format)

@@ -76,8 +76,10 @@ def __dir__() -> list[str]:
     return [*__all__]
 
 
-def __getattr__(name: str) -> Any:
-    """Import public names on first use, so that the command line starts without torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # or a type checker would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        """Import public names on first use, so that the command line starts without torch."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

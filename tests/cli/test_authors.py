@@ -106,7 +106,7 @@ def test_check_lists_all_failures(tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert "✗ card\n    stays is 'nothing', but it keeps Head" in printed
     assert "✗ every hyperparameter counts" in printed
-    assert "✓ records round-trip" in printed
+    assert "✓ messages survive encoding" in printed
 
 
 def test_doctor_says_what_is_missing(
@@ -131,6 +131,7 @@ def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
     """It runs a pool of workers, and checks its own method, whose class the workers import from this very script."""
     path = new(tmp_path)
     with path.open("a") as file:
-        file.write("\n\nfrom headwise.testing import run_check\nrun_check('pool is serial', SlowHead)\nprint('done')\n")
+        file.write("\n\nfrom headwise.testing import run_check\n")
+        file.write("run_check('processes and threads, same bits', SlowHead)\nprint('done')\n")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "done", done.stderr

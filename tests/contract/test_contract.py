@@ -115,7 +115,7 @@ def test_breakage_is_caught_by_its_check(method: Any) -> None:
 
 
 def test_every_check_bites_somewhere() -> None:
-    assert {*(check for check, _ in BREAKAGES.values()), "pool is serial"} == set(CHECKS)
+    assert {*(check for check, _ in BREAKAGES.values()), "processes and threads, same bits"} == set(CHECKS)
 
 
 def test_own_method_runs_from_its_file_and_passes(tmp_path: Path) -> None:
@@ -134,9 +134,11 @@ def test_processes_that_do_not_share_a_memory_are_caught(tmp_path: Path) -> None
     path.write_text(FORGETFUL)
     method = registry.find("method", str(path))
     run_check("same seed, same bits", method)
-    run_check("order of answers", method)
-    with pytest.raises(AssertionError, match="Forgetful fails the check 'pool is serial': pool of 1 gives another"):
-        run_check("pool is serial", method)
+    run_check("any order of answers, same bits", method)
+    with pytest.raises(
+        AssertionError, match="Forgetful fails the check 'processes and threads, same bits': pool of 1 gives another"
+    ):
+        run_check("processes and threads, same bits", method)
 
 
 def test_file_without_a_title_is_caught(tmp_path: Path) -> None:
@@ -150,15 +152,17 @@ def test_check_method_names_all_failures_documentation_last_and_takes_instances(
     with pytest.raises(AssertionError) as caught:
         check_method(DeadOption(mu=3.0))
     found = [line.split("'")[1] for line in str(caught.value).splitlines()]
-    assert found == ["every hyperparameter counts", "pool is serial"]
+    assert found == ["every hyperparameter counts", "processes and threads, same bits"]
     assert [*CHECKS][-1] == "documentation"
     with pytest.raises(ConfigError, match=r"method\.mu is -1\.0, but must be from 0"):
         DeadOption(mu=-1.0)
 
 
 def test_method_without_a_file_of_its_own_is_told_so() -> None:
-    with pytest.raises(AssertionError, match=r"DeadOption fails the check 'pool is serial': .*its own file"):
-        run_check("pool is serial", DeadOption)
+    with pytest.raises(
+        AssertionError, match=r"DeadOption fails the check 'processes and threads, same bits': .*its own file"
+    ):
+        run_check("processes and threads, same bits", DeadOption)
 
 
 def test_checks_leave_the_world_as_it_was() -> None:

@@ -19,30 +19,30 @@ Check = Callable[[AnyMethod], None]
 
 CHECKS: dict[str, Check] = {
     "card": claims.card,
-    "records round-trip": behaviour.records_round_trip,
-    "inputs untouched": behaviour.inputs_untouched,
+    "messages survive encoding": behaviour.records_round_trip,
+    "inputs stay unchanged": behaviour.inputs_untouched,
     "same seed, same bits": samebits.same_seed_same_bits,
-    "order of answers": samebits.order_does_not_matter,
-    "company of others": samebits.company_does_not_matter,
-    "resume is uninterrupted": samebits.resume_is_uninterrupted,
+    "any order of answers, same bits": samebits.order_does_not_matter,
+    "any group of clients, same bits": samebits.group_does_not_matter,
+    "resumed run, same bits": samebits.resume_is_uninterrupted,
     "partial participation": behaviour.partial_participation,
-    "clients that fail": behaviour.refused_replies_leave_no_trace,
-    "unseen client": behaviour.unseen_client,
-    "awkward clients": behaviour.awkward_clients,
+    "failed clients leave no trace": behaviour.refused_replies_leave_no_trace,
+    "clients that join late": behaviour.unseen_client,
+    "clients with few samples": behaviour.awkward_clients,
     "BatchNorm": behaviour.batch_norm,
     "different networks": behaviour.different_networks,
     "download is used": claims.download_is_used,
-    "nothing private": claims.nothing_private,
+    "nothing private is sent": claims.nothing_private,
     "bytes as the card says": claims.bytes_as_the_card_says,
     "sums as the card says": claims.sums_as_the_card_says,
     "every hyperparameter counts": claims.every_hyperparameter_counts,
     "differs from local training": claims.differs_from_standalone,
     "learns": behaviour.learns,
     "tasks as the card says": behaviour.tasks_as_the_card_says,
-    "pool is serial": samebits.pool_is_serial,
+    "processes and threads, same bits": samebits.pool_is_serial,
     "documentation": claims.documentation,
 }
-"""the checks by name, in the order they run; "pool is serial" starts processes"""
+"""the checks by name, in the order they run; "processes and threads, same bits" starts processes"""
 
 
 def find_method(name: str) -> type[AnyMethod]:

@@ -42,7 +42,7 @@ def order_does_not_matter(method: AnyMethod) -> None:
     need_equal(reference(method, nervous=True), backwards, "the order of answers changes the result")
 
 
-def company_does_not_matter(method: AnyMethod) -> None:
+def group_does_not_matter(method: AnyMethod) -> None:
     """Clients in a group, or each at its own site, give the same bits on any CPU."""
     plan = reference_plan(method)
     apart = play(plan, Apart(plan), nervous=True).trace()
