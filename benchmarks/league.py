@@ -2,7 +2,7 @@
 
     headwise league --out runs/league                  # hours; what is finished is not run again
     python benchmarks/league.py runs/league            # seconds
-    python benchmarks/league.py --unpack runs/league   # puts what is published there, to go on from on another machine
+    python benchmarks/league.py --unpack runs/league   # writes the published cells there, to continue elsewhere
 
 Writes docs/results/league.csv, what is between the marks in docs/results/league.md, and settings/portfolio.toml.
 """
@@ -16,7 +16,17 @@ from pathlib import Path
 from statistics import fmean, median
 
 from headwise.disk.files import make_folder, without_flushing, write_json
-from headwise.league.cells import KINDS, Kind, LeagueCell, Result, find_federations, read_csv, read_result, to_csv
+from headwise.league.cells import (
+    KINDS,
+    Kind,
+    LeagueCell,
+    Result,
+    find_federations,
+    hash_of,
+    read_csv,
+    read_result,
+    to_csv,
+)
 from headwise.league.play import DRAWS
 from headwise.league.standings import Group, Standings, federation_table, split_by_federation, standings_of
 from headwise.report.recommendation import LOCAL, YARDSTICKS
@@ -42,16 +52,20 @@ def main(folder: Path) -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Write what is published into a folder, so that `headwise league` runs only what is missing."""
+    """Write the published cells that the folder lacks, but none whose federation or code has changed since."""
     federations = {federation.name: federation for federation in find_federations(VERSION, [])}
     for result in read_csv(CSV):
+        federation = federations[result.federation]
         kind: Kind = "tuned" if result.setting == "tuned" else "default"
-        cell = LeagueCell(federations[result.federation], result.method, result.draw, kind)
-        make_folder(cell.path(folder).parent)
-        write_json(cell.path(folder), result.to_plain())
+        cell = LeagueCell(federation, result.method, result.draw, kind)
+        current = (result.federation_hash, result.numerics) == (hash_of(federation), cell.code.numerics)
+        files = {cell.path(folder): result.to_plain()}
         if kind == "tuned" and not result.error:
-            make_folder(cell.settings_path(folder).parent)
-            write_json(cell.settings_path(folder), result.settings)
+            files[cell.settings_path(folder)] = result.settings
+        for path, values in files.items():
+            if current and not path.exists():
+                make_folder(path.parent)
+                write_json(path, values)
 
 
 def rank_defaults(results: list[Result]) -> Standings:

@@ -118,7 +118,9 @@ AMERICAN = re.compile(
     r"(?<![-\w])(behavior|neighbor|favor|labeled|labeling|modeled|modeling|traveled|analyze|analyzed)s?\b"
 )
 WRITTEN = [
-    p for p in ROOT.glob("**/*") if p.suffix in (".md", ".py", ".toml", ".j2") and p.parts[len(ROOT.parts)][0] != "."
+    p
+    for p in ROOT.glob("**/*")
+    if p.suffix in (".md", ".py", ".toml", ".j2", ".ipynb") and p.parts[len(ROOT.parts)][0] != "."
 ]
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from made_runs import make_run
 
-from headwise.report.recommendation import Recommendation
-from headwise.report.results import collect
+from headwise.report.recommendation import Recommendation, list_level
+from headwise.report.results import Line, Setting
+from headwise.runs.query import Run, title_of
 
 
 def recommend(
@@ -16,12 +17,17 @@ def recommend(
     left_out: dict[str, int] | None = None,
     tested: dict[str, list[float]] | None = None,
 ) -> Recommendation:
-    """From validation scores of each method on some draws; those on test samples are the same where none are given."""
-    for method, validation in scores.items():
-        ends = (tested or {}).get(method, validation)
-        for draw, (score, end) in enumerate(zip(validation, ends, strict=True)):
-            make_run(folder / f"{method}-{draw}", method, draw, end=end, validation=score, data_seed=draw)
-    [setting] = collect([folder])
+    """From validation scores of each line on some draws; those on test samples are the same where none are given."""
+    lines: list[Line] = []
+    for name, validation in scores.items():
+        runs: list[Run] = []
+        for draw, (score, end) in enumerate(zip(validation, (tested or {}).get(name, validation), strict=True)):
+            method = name.removesuffix(", tuned")
+            path = make_run(folder / f"{name}-{draw}", method, draw, end=end, validation=score, data_seed=draw)
+            runs.append(Run(path))
+        lines.append(Line(name, tuple(runs)))
+    first = lines[0].runs[0]
+    setting = Setting(title_of(first.manifest["experiment"], first.metric), tuple(lines))
     return Recommendation(setting, {}, [], (["method"], []), left_out or {})
 
 
@@ -57,7 +63,7 @@ def test_local_training_is_taken_where_it_is_level_with_the_best(tmp_path: Path)
 
 
 def test_a_likely_gain_is_taken_and_called_likely(tmp_path: Path) -> None:
-    """Local training was taken wherever no gain was proven, which cost ten points where one was very likely."""
+    """Local training was taken wherever no gain was proven, which gave likely gains away."""
     scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
     answer = recommend(tmp_path, scores)
     assert answer.near == ["pfedfda", "standalone"], "no gain is proven"
@@ -65,7 +71,7 @@ def test_a_likely_gain_is_taken_and_called_likely(tmp_path: Path) -> None:
     assert answer.pick == "pfedfda"
     words = answer.words()
     assert words[0].startswith("Learning together probably pays here: use pfedfda.")
-    assert words[0].endswith("which may be chance. A larger --budget tells more.")
+    assert words[0].endswith("which may be chance. A larger --budget would tell more.")
     assert "Can't be told apart on validation samples: pfedfda, standalone. Take pfedfda" in " ".join(words)
 
 
@@ -73,8 +79,50 @@ def test_test_samples_may_disagree_with_a_likely_gain(tmp_path: Path) -> None:
     scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "pfedfda": [0.97, 0.94, 0.95]}
     answer = recommend(tmp_path, scores, tested={"pfedfda": [0.93, 0.91, 0.92]})
     assert answer.pick == "pfedfda"
-    said = "Validation samples suggest that learning together pays here, test samples do not: pfedfda gives the mean"
+    said = "Validation samples suggest that learning together pays here, test samples do not: use pfedfda, but don't"
     assert answer.words()[0].startswith(said)
+
+
+def test_a_gain_that_validation_samples_prove_and_test_samples_only_suggest_is_likely(tmp_path: Path) -> None:
+    answer = recommend(tmp_path, CLEAR, tested={"knn-per": [0.58, 0.75, 0.64]})
+    assert "standalone" not in answer.near
+    assert answer.words()[0].startswith("Learning together probably pays here: use knn-per.")
+
+
+def test_the_better_line_of_local_training_is_local_training(tmp_path: Path) -> None:
+    """The faster of two level lines was taken, and the answer called it better than local training."""
+    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "standalone, tuned": [0.95, 0.92, 0.95]}
+    answer = recommend(tmp_path, scores)
+    assert list_level(answer.validation, answer.equal, None) == ["standalone, tuned", "standalone"]
+    assert answer.pick == answer.local == "standalone, tuned"
+    assert answer.words()[0].startswith("Learning together does not pay here: local training gives")
+
+
+def test_one_global_model_is_not_compared_with_itself(tmp_path: Path) -> None:
+    scores = {"standalone": [0.5, 0.6, 0.7], "fedavg": [0.92, 0.93, 0.94], "fedavg, tuned": [0.95, 0.92, 0.95]}
+    answer = recommend(tmp_path, scores)
+    assert answer.pick == answer.one_model == "fedavg, tuned"
+    text = " ".join(answer.words())
+    assert "one model for everybody is enough" in text
+    assert "One global model for everybody" not in text
+
+
+def test_a_method_behind_local_training_is_never_taken(tmp_path: Path) -> None:
+    """A method with widely spread scores is level with the best even where local training is clearly behind it."""
+    scores = {"standalone": [0.90, 0.91, 0.92], "fedavg": [0.80, 0.99, 0.905], "knn-per": [0.94, 0.95, 0.96]}
+    answer = recommend(tmp_path, scores)
+    assert answer.validation.ranking == ["knn-per", "standalone", "fedavg"]
+    assert list_level(answer.validation, answer.equal, None) == ["knn-per", "fedavg"]
+    assert answer.level == ["knn-per"]
+
+
+def test_a_single_client_and_draw_prove_nothing(tmp_path: Path) -> None:
+    scores = {"standalone": [0.6], "knn-per": [0.9]}
+    paths = [make_run(tmp_path / m, m, end=v[0], validation=v[0], clients=1) for m, v in scores.items()]
+    lines = tuple(Line(path.name, (Run(path),)) for path in paths)
+    answer = Recommendation(Setting("one", lines), {}, [], (["method"], []))
+    assert answer.words()[0].startswith("Of the methods that ran, use knn-per.")
+    assert "nothing shows how certain this is" in " ".join(answer.words())
 
 
 def test_many_rivals_do_not_make_local_training_look_good(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ A federation is a file, in a folder per version, or a user's own.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import re
 import shlex
@@ -361,8 +360,8 @@ def find_tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[
         return dict(known)
     with tempfile.TemporaryDirectory() as home:
         base = cell.federation.experiment(cell.method, TUNING_DRAW)
-        often = dataclasses.replace(base.evaluate, every=max(base.rounds // 8, 1))  # or no trial could be stopped early
-        base = dataclasses.replace(base, evaluate=often)
+        # measured often, or no trial could be stopped early
+        base = with_settings(base, {"evaluate.every": max(base.rounds // 8, 1)})
         result = tune(base, trials=TRIALS, out=Path(home) / "tune", data_dir=data_dir)
     make_folder(path.parent)
     write_json(path, result.best_settings)

@@ -86,17 +86,17 @@ class Recommendation:
 
     @cached_property
     def level(self) -> list[str]:
-        """The lines level with the best."""
-        return list_level(self.validation, self.equal)
+        """The lines that are level with the best, as `list_level` says."""
+        return list_level(self.validation, self.equal, self.local)
 
     @cached_property
     def pick(self) -> str:
         """The simplest line of those level with the best: local training, one global model, then least traffic."""
-        return min(self.level, key=self._simplicity)
+        simplest = [name for name in (self.local, self.one_model) if name in self.level]
+        return (simplest or sorted(self.level, key=self._cost))[0]
 
-    def _simplicity(self, name: str) -> tuple[bool, bool, float, float]:
-        method = self.method_of(name)
-        return method != LOCAL, method != GLOBAL, self.traffic(name), self.lines[name].per_round("seconds")
+    def _cost(self, name: str) -> tuple[float, float]:
+        return self.traffic(name), self.lines[name].per_round("seconds")
 
     def method_of(self, name: str) -> str:
         return self.lines[name].runs[0].method
@@ -199,18 +199,20 @@ class Recommendation:
             return f"{verdict}: local training {score}; {others[0]} is {lead}, on validation samples.{more}"
         if local is None:
             return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
-        lead = self._difference(self.test, pick, local)
-        tested = self.test.difference(pick, local)
-        against = f"local training {self.metric.form(self.test.mean(local).value)}; {pick} is {lead}"
-        how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
-        if tested.low > 0:
-            return f"Learning together pays here: {how}. {pick} {score}, {against}."
-        more = "A larger --budget tells more."
-        if local in self.near and tested.value > 0:
-            return f"Learning together probably pays here: {how}. {pick} {score}, {against}. {more}"
-        hint = "suggest" if local in self.near else "show"
+        lead = self.test.difference(pick, local)
+        scores = f"{pick} {score}, local training {self.metric.form(self.test.mean(local).value)}"
+        scores = f"{scores}; {pick} is {self._difference(self.test, pick, local)}"
+        how = "one model for everybody is enough" if self.method_of(pick) == GLOBAL else f"use {pick}"
+        if np.isnan(lead.low):
+            return f"Of the methods that ran, {how}. {scores}."
+        if lead.low > 0:
+            return f"Learning together pays here: {how}. {scores}."
+        more = "A larger --budget would tell more."
+        if lead.value > 0:
+            return f"Learning together probably pays here: {how}. {scores}. {more}"
+        hint = "show" if self.validation.difference(pick, local).low > 0 else "suggest"
         shown = f"Validation samples {hint} that learning together pays here, test samples do not"
-        return f"{shown}: {pick} {score}, {against}. {more}"
+        return f"{shown}: {how}, but don't rely on it. {scores}. {more}"
 
     def _difference(self, cells: Cells, one: str, other: str) -> str:
         return describe_difference(cells, self.metric, one, other, one_division=self.setting.is_one_division)
@@ -222,7 +224,7 @@ class Recommendation:
 
     def _compare_with_one_model(self) -> list[str]:
         one = self.one_model
-        if one is None or self.pick in (one, self.local):
+        if one is None or self.method_of(self.pick) in (LOCAL, GLOBAL):
             return []
         lead = self._difference(self.test, self.pick, one)
         value = self.metric.form(self.test.mean(one).value)
@@ -235,12 +237,10 @@ class Recommendation:
             ran = f"of the {len(self.lines)} that ran on all {over}, every other" * bool(self.left_out)
             behind = f"{ran or 'every other method'} is clearly behind {self.pick}"
             return [f"On validation samples, {behind}."] if len(self.lines) > 1 else []
-        reason = (
-            "sends least of those within a standard error of the best" if len(self.level) > 1 else "has the best score"
-        )
+        reason = "sends least of those closest to the best" if len(self.level) > 1 else "has the best score"
         if self.pick == self.local:
             reason = "sends nothing"
-        elif self.pick == self.one_model:
+        elif self.method_of(self.pick) == GLOBAL:
             reason = "is one model for everybody"
         names = ", ".join([self.pick, *others])
         return [f"Can't be told apart on validation samples: {names}. Take {self.pick}: it {reason}."]
@@ -258,9 +258,11 @@ class Recommendation:
             )
             best = f"On validation samples, {worst} is best for the worst tenth of the clients: {judged[0]}"
             sentences = [f"{best}, {pick} {judged[1]}; on test samples, {worst} {tested[0]}, {pick} {tested[1]}."]
-        if self.traffic(least) < self.traffic(pick):
+        if self.method_of(least) != LOCAL and self.traffic(least) < self.traffic(pick):
             sizes = [f"{self.traffic(name) / 1024:,.1f} KB" for name in (least, pick)]
-            sentences.append(f"Least traffic among those: {least}, {sizes[0]} per round; {pick} {sizes[1]}.")
+            sentences.append(
+                f"Least traffic among those that can't be told apart: {least}, {sizes[0]} per round; {pick} {sizes[1]}."
+            )
         return sentences
 
     def _describe_worse_off(self) -> list[str]:
@@ -317,11 +319,12 @@ def weigh_clients_equally(cells: Cells) -> Cells:
     return replace(cells, weights=np.ones_like(cells.weights), aggregate=None)
 
 
-def list_level(cells: Cells, equal: float) -> list[str]:
-    """The methods at most one standard error, or a negligible difference, behind the best."""
+def list_level(cells: Cells, equal: float, local: str | None) -> list[str]:
+    """The methods at most one standard error, or a negligible difference, behind the best; none behind `local`."""
     best = cells.ranking[0]
-    slack = {name: max(cells.standard_error(best, name), equal) for name in cells.ranking}
-    return [name for name in cells.ranking if cells.difference(best, name).value <= slack[name]]
+    end = cells.ranking.index(local) + 1 if local else None
+    slack = {name: max(cells.standard_error(best, name), equal) for name in cells.ranking[:end]}
+    return [name for name in slack if cells.difference(best, name).value <= slack[name]]
 
 
 def practical_equality(cells: Cells, metric: Metric) -> float:
