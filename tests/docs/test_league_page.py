@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwise.league.cells import Result, read_csv
+from headwise.disk.files import read_json
+from headwise.league.cells import LeagueCell, Result, find_federations, read_csv, to_csv
+from headwise.league.play import play
 from headwise.league.standings import standings_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +35,27 @@ def test_the_tables_of_the_page_are_those_of_the_csv(league: Any) -> None:
 
 def test_the_portfolio_is_that_of_the_csv(league: Any) -> None:
     assert league.PORTFOLIO.read_text(encoding="utf-8") == league.portfolio(league.rank_defaults(read_csv(league.CSV)))
+
+
+def test_a_published_league_continues_in_a_folder(league: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells are found there; what the folder has stays, and cells of other code are left out."""
+    published = [r for r in read_csv(league.CSV) if (r.federation, r.method) == ("strangers", "fedavg")]
+    before, other_code, *_ = (r for r in published if r.setting == "default")
+    rows = [replace(r, numerics=r.numerics - (r is other_code)) for r in published]
+    monkeypatch.setattr(league, "CSV", tmp_path / "league.csv")
+    league.CSV.write_text(to_csv(rows), encoding="utf-8")
+    mine = replace(before, mean_client=0.5)
+    strangers = find_federations("v1", ["strangers"])
+    path = LeagueCell(strangers[0], "fedavg", before.draw).path(tmp_path / "out")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(mine.to_plain()), encoding="utf-8")
+
+    league.unpack(tmp_path / "out")
+    found = play(strangers, tmp_path / "out", tmp_path, methods=["fedavg"], settings=["default", "tuned"], run=False)
+    known = {(r.setting, r.draw): r for r in found.results}
+    assert known.keys() == {(r.setting, r.draw) for r in published if r is not other_code}
+    assert known["default", before.draw].mean_client == 0.5
+    assert read_json(tmp_path / "out" / "tuned" / "strangers" / "fedavg.json") == known["tuned", 0].settings
 
 
 SCORES = {
