@@ -138,9 +138,9 @@ def tuning(results: list[Result]) -> list[str]:
         "first tuned",
     ]
     about = (
-        "Settings are searched once, in ten trials on validation samples of a draw that does not count; the first trial "
-        "has the default settings, and most trials are stopped early. Gains are of the mean client, in points, paired "
-        "on the same draws."
+        "Settings are searched once, in ten trials on validation samples of a draw that does not count; the first "
+        "trial has the default settings, and most trials are stopped early. Gains are of the mean client, in points, "
+        "paired on the same draws."
     )
     return ["## What tuning changes", about, markdown((head, rows))]
 
