@@ -42,7 +42,10 @@ VERSION = "v1"
 
 
 def main(folder: Path) -> None:
-    CSV.write_text(to_csv(newest_results(folder)))
+    newest = newest_results(folder)
+    if not newest:
+        raise SystemExit(f"{folder} has no cells of a league: {__doc__}")
+    CSV.write_text(to_csv(newest))
     results = read_csv(CSV)  # rounded
     standings = rank_defaults(results)
     before, _, rest = PAGE.read_text().partition(BEGIN)
