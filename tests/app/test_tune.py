@@ -99,6 +99,15 @@ def test_test_samples_decide_nothing(tmp_path: Path) -> None:
     assert plain[0] == plain[1]
 
 
+def test_trials_are_stopped_early_however_seldom_the_experiment_is_measured(
+    uninterrupted: tuning.Tuning, tmp_path: Path
+) -> None:
+    seldom = tune(small(evaluate={"every": 4}), trials=6, out=tmp_path / "seldom")
+    assert seldom.trials == uninterrupted.trials
+    assert "pruned" in {t["state"] for t in seldom.trials}
+    assert read_toml(seldom.out / "best.toml")["evaluate"]["every"] == 4
+
+
 def test_divergence_is_a_result(tmp_path: Path) -> None:
     result = tune(small(method="fedavg"), trials=3, space=["train.lr=log:1e-2..9e5"], out=tmp_path / "wild")
     assert {t["state"] for t in result.trials} <= {"complete", "pruned", "diverged"}

@@ -245,7 +245,8 @@ def tune(
         folder = search.folder / f"trial-{trial.number:03d}"
         with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge, without_flushing():
             judge.catch_up(folder)
-            experiment = _with_settings(search.base, settings)
+            # measured where a trial can be stopped early, however often its experiment is
+            experiment = _with_settings(search.base, settings | {"evaluate.every": search.first_rung})
             again = f"tune again into {search.folder}"
             run = run_to_end(experiment, folder, again, data_dir=data_dir, observers=[*observers, judge.observe])
             judge.finish(run)
@@ -304,6 +305,7 @@ class _Search:
         budget: float | None,
     ) -> None:
         self.deadline = None if budget is None else time.monotonic() + budget
+        self.first_rung = max(base.rounds // 8, 1)
         self.optuna = _import_optuna()
         self.states = self.optuna.trial.TrialState
         self.base = resolve_all(with_validation(base))
@@ -330,12 +332,11 @@ class _Search:
         make_folder(self.folder)
         write_json(path, about)
         log = self.optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))
-        first = max(self.base.rounds // 8, 1)
         return self.optuna.create_study(
             storage=self.optuna.storages.JournalStorage(log),
             study_name="tune",
             direction="maximize",
-            pruner=self.optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=3),
+            pruner=self.optuna.pruners.SuccessiveHalvingPruner(min_resource=self.first_rung, reduction_factor=3),
             load_if_exists=True,
         )
 

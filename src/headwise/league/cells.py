@@ -360,8 +360,6 @@ def find_tuned_settings(cell: LeagueCell, folder: Path, data_dir: Path) -> dict[
         return dict(known)
     with tempfile.TemporaryDirectory() as home:
         base = cell.federation.experiment(cell.method, TUNING_DRAW)
-        # measured often, or no trial could be stopped early
-        base = with_settings(base, {"evaluate.every": max(base.rounds // 8, 1)})
         result = tune(base, trials=TRIALS, out=Path(home) / "tune", data_dir=data_dir)
     make_folder(path.parent)
     write_json(path, result.best_settings)
