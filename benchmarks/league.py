@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -106,7 +107,8 @@ def tables(standings: Standings, results: list[Result]) -> str:
             f"told apart from the best.",
             markdown(federation_table(group)),
         ]
-    return "\n\n".join([*parts, *tuning(results), "## What is not run", *missing(results)])
+    parts += [*tuning(results), *tuned_overview(standings, results)]
+    return "\n\n".join([*parts, "## What is not run", *missing(results)])
 
 
 def tuning(results: list[Result]) -> list[str]:
@@ -146,6 +148,19 @@ def tuning(results: list[Result]) -> list[str]:
         "paired on the same draws."
     )
     return ["## What tuning changes", about, markdown((head, rows))]
+
+
+def tuned_overview(standings: Standings, results: list[Result]) -> list[str]:
+    """The standings when every method is tuned, yardsticks too, beside each method's rank by default."""
+    tuned = standings_of([replace(r, setting="default") for r in results if r.setting == "tuned"])
+    if not tuned.table:
+        return []
+    by_default = {s.name: f"{s.mean_rank:.1f}" for s in standings.table}
+    (name, family, rank, *rest), rows = tuned.overview()
+    kept = [k for k, title in enumerate(rest) if not title.startswith("p ")]
+    head = [name, family, rank, f"{rank} by default", *(rest[k] for k in kept)]
+    body = [[*row[:3], by_default.get(row[0], ""), *(row[3:][k] for k in kept)] for row in rows]
+    return ["## All federations, tuned", *(f"- {each}" for each in tuned.words()[:2]), markdown((head, body))]
 
 
 def markdown(table: Table) -> str:
