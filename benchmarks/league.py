@@ -40,6 +40,8 @@ CSV = HOME / "docs" / "results" / "league.csv"
 PORTFOLIO = HOME / "src" / "headwise" / "settings" / "portfolio.toml"
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 VERSION = "v1"
+SEARCH = 5
+"""a search costs about as much as this many cells: ten trials, most of them stopped early"""
 
 
 def main(folder: Path) -> None:
@@ -181,10 +183,10 @@ def missing(results: list[Result]) -> list[str]:
                 if (federation.name, method, setting, draw) not in done
             ]
             if cells:
-                each = mean.get(federation.name, 0.0) * (
-                    3 if setting == "tuned" else 1
-                )  # ten trials, most stopped early
-                cost = f"{len(cells) * each / 60:.0f}" if each else "?"
+                each = mean.get(federation.name, 0.0)
+                searched = {m for f, m, s, _ in done if (f, s) == (federation.name, "tuned")}
+                searches = len({c.method for c in cells} - searched) if setting == "tuned" else 0
+                cost = f"{(len(cells) + SEARCH * searches) * each / 60:.0f}" if each else "?"
                 command = f"`headwise league {federation.name} --settings {setting}`"
                 draws = ", ".join(f"{n} of draw {d}" for d, n in sorted(Counter(c.draw for c in cells).items()))
                 rows.append([federation.name, setting, str(len(cells)), draws, cost, command])
