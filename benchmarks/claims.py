@@ -5,9 +5,9 @@
     python benchmarks/claims.py pages [NAME...]   from those, claims/cells and claims/*.toml, the pages and their table
 
 Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
-A page with `decides`, a list of differences that must all be above 0, gets its verdict from them. A page of
-printed.toml is written as soon as the cells of its lines are there (those with `optional` may be missing), in the place
-of a small-scale page of the same name.
+A page with `decides`, a list of differences that must all be above 0, gets its verdict from them; one with `like` takes
+what it does not say from another page of its file. A page of printed.toml is written as soon as the cells of its lines
+are there (those with `optional` may be missing), in the place of a small-scale page of the same name.
 """
 
 from __future__ import annotations
@@ -423,9 +423,10 @@ def choose_pages(runs: Sequence[dict[str, Any]]) -> list[Page]:
     """One page per name: at the printed scale if the cells of all its lines are there, else small."""
     chosen: dict[str, Page] = {}
     for file in sorted(HOME.glob("*.toml")):  # printed.toml comes last
-        for claim in tomllib.loads(file.read_text())["pages"]:
-            page = Page(claim, runs)
-            needed = [row["name"] for row in claim.get("lines", ()) if not row.get("optional")]
+        claims = {claim["name"]: claim for claim in tomllib.loads(file.read_text())["pages"]}
+        for claim in claims.values():
+            page = Page({**claims[claim["like"]], **claim} if "like" in claim else claim, runs)
+            needed = [row["name"] for row in page.claim.get("lines", ()) if not row.get("optional")]
             if file.name != "printed.toml" or all(name in page.lines for name in needed):
                 chosen[claim["name"]] = page
     return list(chosen.values())
