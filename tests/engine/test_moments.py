@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from headwise.models.linear import Linear
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Nothing, Record
-from headwise.settings.options import Evaluate, Sampling
+from headwise.settings.options import Evaluate, Faults, Sampling
 
 CLIENTS = 4
 
@@ -74,13 +75,13 @@ def below(threshold: float) -> Params:
     return Params({"head.weight": torch.tensor([[-1.0], [0.0]]), "head.bias": torch.tensor([threshold, 0.0])})
 
 
-def run(rounds: int = 4, **evaluate: Any) -> Played:
+def run(rounds: int = 4, ratio: float = 0.25, reaction: Any = None, **evaluate: Any) -> Played:
     x = np.tile(np.r_[[0.0], np.arange(10) / 10 + 0.05], CLIENTS).astype(np.float32)[:, None]
     parts = [Parts(np.array([11 * c]), np.array([], int), 11 * c + 1 + np.arange(10)) for c in range(CLIENTS)]
     data = FederatedData(Dataset(x, np.zeros(len(x), np.int64), ("zero", "one")), parts)
     models = [Linear().build(data.task)]
-    some = Sampling(0.25)
-    return play(prepare(Revealing(), data, models, rounds=rounds, sampling=some, evaluate=Evaluate(**evaluate), seed=1))
+    settings = {"sampling": Sampling(ratio), "evaluate": Evaluate(**evaluate), "faults": Faults(reaction)}
+    return play(prepare(Revealing(), data, models, rounds=rounds, seed=1, **settings))
 
 
 def expected_stale(played: Played, t: int) -> float:
@@ -129,7 +130,17 @@ def test_evaluation_every_other_round_and_always_in_the_last() -> None:
     assert [row["round"] for row in played.rows if "bytes_evaluation" in row] == [2, 4, 5]
     for row in played.rows[1::2]:  # trainings in between count
         assert row["stale"]["accuracy"] == pytest.approx(expected_stale(played, row["round"]))
-    assert [line["round"] for line in played.lines if "post" in line] == [1, 2, 3, 4, 5]
+    followed = [row["round"] for row, after in pairwise(played.rows) if row["clients"] == after["clients"]]
+    assert 3 in followed and 1 not in followed, "or this tests too little"
+    assert [line["round"] for line in played.lines if "post" in line] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(("reaction", "measured"), [("stop", {2, 4, 5}), ("skip", {1, 2, 3, 4, 5})])
+def test_between_evaluations_only_last_trainings_are_measured(reaction: Any, measured: set[int]) -> None:
+    often, rarely = (run(5, ratio=1.0, reaction=reaction, every=every) for every in (1, 2))
+    assert {line["round"] for line in rarely.lines if "post" in line} == measured
+    for k in (1, 3, 4):
+        assert all(rarely.rows[k][m] == often.rows[k][m] for m in ("pre", "post", "stale"))
 
 
 def test_without_pre_only_the_untrained_are_asked_for_it() -> None:

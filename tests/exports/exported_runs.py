@@ -20,10 +20,14 @@ from headwise.log.metrics import metrics_to_measure
 
 
 def small_run(folder: Path, method: Any = "fedrep", **more: Any) -> hw.Run:
+    return hw.run(usual_experiment(method, **more), folder)
+
+
+def usual_experiment(method: Any, **more: Any) -> hw.Experiment:
     """Four clients of which two train in a round, so that some models are older than others."""
     usual: dict[str, Any] = {"data": "synthetic:samples=400", "clients": 4, "rounds": 2, "split": "6:2:2"}
     usual |= {"sampling": {"ratio": 0.5}, "engine": {"workers": 1}}
-    return hw.run(hw.Experiment(method=method, **{**usual, **more}), folder)
+    return hw.Experiment(method=method, **{**usual, **more})
 
 
 def raw(models: Models, client: int) -> Any:

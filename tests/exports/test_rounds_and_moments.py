@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported_runs import raw, score_tests, small_run
+from exported_runs import raw, score_tests, small_run, usual_experiment
 
 import headwise as hw
+from headwise.engine.events import Event, RoundEnded
 from headwise.errors import RunError
 from headwise.exports.run_models import Models
 
@@ -78,6 +79,21 @@ def test_without_a_kept_round_or_model_there_is_a_sentence(tmp_path: Path) -> No
     with pytest.raises(RunError, match="has not trained in 1 round:"):
         run.model((trained + 1) % 4, moment="post")
     assert not [*run.path.glob("checkpoint/best-*")]
+
+
+def test_a_model_trained_after_the_last_evaluation_has_no_scores_of_an_earlier_one(tmp_path: Path) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, RoundEnded) and event.row["round"] == 3:
+            raise KeyboardInterrupt
+
+    usual = usual_experiment("fedrep", rounds=5, sampling={"ratio": 1.0}, evaluate={"every": 2, "keep": ["post"]})
+    with pytest.raises(KeyboardInterrupt):
+        hw.run(usual, tmp_path / "cut", observers=[stop])
+    card = hw.Run(tmp_path / "cut").model(0, moment="post").card
+    assert (card["of"]["round"], card["metrics"]) == (3, None)
+    whole = hw.resume(tmp_path / "cut")
+    (line,) = (row for row in whole.clients if (row["round"], row["client"]) == (5, 0))
+    assert whole.model(0, moment="post").card["metrics"] == line.get("post")
 
 
 def test_a_damaged_best_round_does_not_stop_the_run(tmp_path: Path) -> None:

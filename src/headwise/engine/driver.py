@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
@@ -131,8 +131,9 @@ def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, st
     with _explain_server_errors(plan, t, "broadcast"):
         downs = broadcasts(plan, now.server, chosen, central)
     clock.to("train")
-    # post is measured in every round: `stale` needs each client's score after its last training
-    jobs = [Job("fit", c, t, downs[c], measure="post" in plan.experiment.evaluate.moments) for c in chosen]
+    due = t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds
+    measured_now = _find_measured(plan, t, chosen, due)
+    jobs = [Job("fit", c, t, downs[c], measure=c in measured_now) for c in chosen]
     answers, failed = train_clients(plan, executor, jobs, tell)
     idle = _update_idle(plan, executor, now.server, t, chosen, tell)
     clock.to("server")
@@ -141,11 +142,10 @@ def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, st
         # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
         server = map_tensors(aggregate(plan.method, now.server, replies, central), settle) if replies else now.server
     clock.to("evaluate")
-    evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
+    evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last, measured_now)
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
     sent = {c: {"up": nbytes_by_field(a.message), "down": weights[id(downs[c])]} for c, a in answers.items()}
     traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
-    due = t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds
     measured = evaluation.measure() if due else Measured()
     up = _sum_fields(ways["up"] for ways in sent.values())
     down = _sum_fields(ways["down"] for ways in sent.values())
@@ -168,6 +168,16 @@ def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, st
         row["failed"] = failed
     progress = Progress(t, server, evaluation.last, *_update_patience(now, row, plan.metric))
     return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
+
+
+def _find_measured(plan: Plan, t: int, chosen: Sequence[int], due: bool) -> Set[int]:
+    """The participants that are measured after training: between evaluations, only those that may not train again
+    before the next one, since `stale` needs each client's score after its last training.
+    """
+    if "post" not in plan.experiment.evaluate.moments:
+        return set()
+    certain = plan.experiment.faults.reaction == "stop"  # or a client may fail in the next round
+    return {*chosen} - {*(participants(plan, t + 1) if certain and not due else ())}
 
 
 @contextmanager

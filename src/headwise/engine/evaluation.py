@@ -8,7 +8,7 @@ global   the one global model on everybody's test samples, where the method has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import cast
 
 from ..contract.averaging import Shared
@@ -33,7 +33,9 @@ class Evaluation:
         t: int,
         answers: Mapping[int, Answer],
         last: Mapping[int, PartScores],
+        trained: Set[int] = frozenset(),
     ) -> None:
+        """`trained` are the participants that were measured after training."""
         self.plan = plan
         self.executor = executor
         self.tell = tell
@@ -42,7 +44,7 @@ class Evaluation:
         self.answers = answers
         self.scores: dict[str, dict[int, PartScores]] = {}
         if "post" in plan.experiment.evaluate.moments:
-            self.scores["post"] = {c: _parts(a) for c, a in answers.items()}
+            self.scores["post"] = {c: _parts(a) for c, a in answers.items() if c in trained}
         self.last = {**last, **self.scores.get("post", {})}
         """each client's scores after its last training"""
 

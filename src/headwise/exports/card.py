@@ -198,7 +198,8 @@ def make_card(
 
 def _scores(run: Run, client: int, t: int, moment: str) -> dict[str, Any] | None:
     """This model's scores in the run; empty if it was not measured."""
-    measured = {row["round"]: row.get(moment) for row in run.clients if row["client"] == client and moment in row}
-    rounds = [r for r in measured if r == t or (r < t and moment == "post")]  # the last training may be some rounds ago
-    parts = measured[max(rounds)] if rounds else None
+    rows = [row for row in run.clients if row["client"] == client and row["round"] <= t]
+    if moment == "post":  # its last training may be some rounds ago
+        t = max((row["round"] for row in rows if "samples" in row), default=t)
+    parts = next((row[moment] for row in rows if row["round"] == t and moment in row), None)
     return parts and {part: scores for part, scores in dict(parts).items() if scores}

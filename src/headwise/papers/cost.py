@@ -61,9 +61,11 @@ class Costs:
         trained = fmean(len(part.train) for part in data.parts)
         judged = fmean(len(part.test) + len(part.val) for part in data.parts)
         evaluate = experiment.evaluate
-        takers = experiment.sampling.average * len(data)
+        share = experiment.sampling.average
+        takers = share * len(data)
         everyone = len(data) * sum(m in evaluate.moments for m in ("pre", "global")) / evaluate.every
-        measured = everyone + takers * ("post" in evaluate.moments)
+        last = 1 - share * (1 - 1 / evaluate.every)  # of the trainings, those that an evaluation needs
+        measured = everyone + takers * last * ("post" in evaluate.moments)
         per_round = takers * (cost.client + cost.sample * trained)
         per_round += measured * cost.judged * judged + everyone * cost.adapted * trained
         side_by_side = min(experiment.engine.workers.count or cores(), cores())
