@@ -329,7 +329,7 @@ class Page:
         if len(above) == len(pairs):
             return f"holds {scope}"
         if above:
-            return f"holds {scope} only over {', '.join(pair.split(' - ')[1] for pair in above)}"
+            return f"holds {scope} only over {' and '.join(pair.split(' - ')[1] for pair in above)}"
         return f"not seen here {scope}"
 
     def markdown(self) -> str:
