@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,30 @@ def test_what_is_not_run_has_a_command_that_runs_it_alone(tiny: Path, tmp_path: 
     assert [(r.method, r.draw) for r in results_of(out)] == [("fedavg", 1)]
     assert "mean client" in done.output and "worst tenth" in done.output, "the table of the only federation"
     assert (out / "runs" / "tiny" / "fedavg-default-d1" / "manifest.json").exists()
+
+
+def test_cells_that_run_at_the_same_time_have_the_same_results(tiny: Path, tmp_path: Path) -> None:
+    federations = find_federations("v1", [str(tiny)])
+    lines: list[str] = []
+    leagues = [
+        play(federations, tmp_path / str(n), tmp_path, methods=["fedavg", "fedah"], workers=n, note=lines.append)
+        for n in (1, 2)
+    ]
+    alone, together = ([replace(r, cpu_seconds=None) for r in league.results] for league in leagues)
+    assert together == alone
+    assert len(lines) == 2 * 10
+    assert lines[-1].startswith("10 of 10: tiny, ")
+
+
+def test_a_cell_whose_process_is_killed_is_one_sentence(tiny: Path, tmp_path: Path) -> None:
+    own = tmp_path / "killed.py"
+    own.write_text(
+        '"""Killed — me, 2026."""\nimport os\n\nfrom headwise.methods.fedavg import FedAvg\n\n\n'
+        'class Killed(FedAvg):\n    """Killed."""\n\n    def client_init(self, local):\n        os._exit(9)\n'
+    )
+    with pytest.raises(RunError, match="was killed: repeat the command"):
+        play(find_federations("v1", [str(tiny)]), tmp_path / "out", tmp_path, methods=[str(own)], workers=2)
+    assert not (tmp_path / "out" / "cells").exists()
 
 
 def test_a_method_of_ones_own_takes_part_and_gets_a_new_cell_when_it_is_edited(tiny: Path, tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..app.prepare import prepare
 from ..app.registry import resolve
 from ..disk.files import make_folder, write_bytes
-from ..errors import ConfigError, DataError, pluralize
+from ..engine.executors.crew import Crew, WorkerLostError
+from ..errors import ConfigError, DataError, RunError, pluralize
 from ..report.page import fill_template, script_safe
 from ..report.recommendation import LOCAL
 from ..settings.names import list_names
@@ -20,6 +23,8 @@ from .standings import Group, Standings, federation_table, standings_of
 DRAWS = 5
 Note = Callable[[str], None]
 """is called with a line about each cell that ended"""
+RunOne = Callable[[int], tuple[int, Result]]
+"""runs the cell with this number"""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,13 @@ def play(
     draws: Sequence[int] = range(DRAWS),
     run: bool = True,
     keep: bool = False,
+    workers: int = 1,
     note: Note = lambda line: None,
 ) -> League:
     """Run all cells of these federations, methods, settings and draws that are not in the folder yet.
 
-    Draws come first, so that a league that is stopped early has all methods on the same draws.
+    Draws come first, so that a league that is stopped early has all methods on the same draws. `workers` cells run at
+    the same time, each in a process of its own.
     """
     names = [*methods] or list_names("method")
     for name in names:
@@ -74,11 +81,35 @@ def play(
     make_folder(folder)
     results = [_read_cell(cell, folder) for cell in cells]
     missing = [k for k, result in enumerate(results) if result is None]
-    for done, k in enumerate(missing if run else ()):
-        result = results[k] = run_cell(cells[k], folder, data_dir, keep=keep)
+    run_one = partial(_run_numbered, cells, folder, data_dir, keep)
+    for done, (k, result) in enumerate(_run_all(missing if run else [], run_one, workers)):
+        results[k] = result
         note(f"{done + 1} of {len(missing)}: {_describe(cells[k], result)}")
     left = tuple(cell for cell, result in zip(cells, results, strict=True) if result is None)
     return League(tuple(result for result in results if result), left, left_out)
+
+
+def _run_numbered(
+    cells: Sequence[LeagueCell], folder: Path, data_dir: Path, keep: bool, number: int
+) -> tuple[int, Result]:
+    return number, run_cell(cells[number], folder, data_dir, keep=keep)
+
+
+def _run_all(missing: Sequence[int], run_one: RunOne, workers: int) -> Iterator[tuple[int, Result]]:
+    """The cells' results with their numbers, as they end."""
+    workers = min(workers, len(missing))
+    if workers < 2:
+        yield from map(run_one, missing)
+        return
+    try:
+        with closing(Crew(workers, partial(_begin_worker, run_one))) as crew:
+            yield from crew.run(missing)
+    except WorkerLostError:
+        raise RunError("a process that ran a cell was killed: repeat the command, with fewer --workers.") from None
+
+
+def _begin_worker(run_one: RunOne, number: int) -> RunOne:
+    return run_one
 
 
 def write_league(league: League, folder: Path) -> None:

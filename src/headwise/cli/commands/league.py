@@ -9,7 +9,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...disk.paths import input_file
-from ...settings.fields import Natural, Seeds, convert
+from ...settings.fields import Count, Natural, Seeds, convert
 from ..options import OUTPUT_FOLDER, data_option, json_option, literal, quiet_option
 
 
@@ -22,6 +22,7 @@ from ..options import OUTPUT_FOLDER, data_option, json_option, literal, quiet_op
 @click.option("--draw", "only", help="only the draw with this number, from 0")
 @click.option("--against", help="league.csv of an earlier league: show what has changed since")
 @click.option("--out", type=OUTPUT_FOLDER, default="runs/league", show_default=True, help="folder of the results")
+@click.option("--workers", help="cells to run at the same time  [one per core]")
 @click.option("--keep-runs", is_flag=True, help="keep the folder of every run")
 @click.option("--no-run", is_flag=True, help="run nothing: show the results so far, and what is missing")
 @data_option
@@ -36,6 +37,7 @@ def command(
     only: str | None,
     against: str | None,
     out: Path,
+    workers: str | None,
     keep_runs: bool,
     no_run: bool,
     data_dir: Path | None,
@@ -50,9 +52,11 @@ def command(
     numbers = [*range(convert(literal(draws), Seeds, "draws"))]
     if only is not None:
         numbers = [convert(literal(only), Natural, "draw")]
+    at_once = None if workers is None else convert(literal(workers), Count, "workers")
     old = input_file(against, "--against") if against else None
 
     from ...app.launch import data_folder
+    from ...engine.host import cores
     from ...league.cells import find_federations, read_csv
     from ...league.play import play, write_league
 
@@ -67,6 +71,7 @@ def command(
         draws=numbers,
         run=not no_run,
         keep=keep_runs,
+        workers=at_once or cores(),
         note=(lambda line: None) if quiet else (lambda line: click.echo(line, err=True)),
     )
     write_league(league, out)
