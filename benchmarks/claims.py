@@ -176,6 +176,19 @@ class Page:
         return []
 
     @property
+    def end(self) -> str:
+        return self.claim.get("end", "clients")
+
+    def spans(self) -> list[str]:
+        """Which rounds count, in a sentence, if they are not the same for all runs of one length."""
+        names: dict[tuple[int, ...], list[str]] = {}
+        for line in self.lines.values() if self.end == "clients" else ():
+            ends = tuple(t for t, _ in line.runs[0]["curves"][line.moment][-LAST:])
+            names.setdefault(ends, []).append(line.name)
+        spans = [f"{ends[0]} to {ends[-1]} of {', '.join(lines)}" for ends, lines in names.items()]
+        return [f"These are rounds {'; '.join(spans)}."] if len(spans) > len({ends[-1] for ends in names}) else []
+
+    @property
     def seeds(self) -> list[int]:
         """How many seeds the lines have, each number once."""
         return sorted({len({seed for _, seed in line.by_cell}) for line in self.lines.values()})
@@ -342,7 +355,7 @@ class Page:
             f"**{self.verdict[0].upper()}{self.verdict[1:]}.** {self.fill(claim['because'])}",
             f"Claim: {claim['claim']} ({claim['source']}). In print: {claim['printed']}.",
             "```sh\n" + "\n".join(commands) + "\n```" if commands else "",
-            f"Scale: {claim['scale']} {ENDS[claim.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
+            " ".join([f"Scale: {claim['scale']}", ENDS[self.end], *self.spans(), INTERVALS]) if self.lines else "",
             f"Chosen after looking: {claim['looked']}" if "looked" in claim else "",
             self.table() if self.lines else "",
             self.differences() if claim.get("pairs") else "",
@@ -427,7 +440,10 @@ def choose_pages(runs: Sequence[dict[str, Any]]) -> list[Page]:
         for claim in claims.values():
             page = Page({**claims[claim["like"]], **claim} if "like" in claim else claim, runs)
             needed = [row["name"] for row in page.claim.get("lines", ()) if not row.get("optional")]
-            if file.name != "printed.toml" or all(name in page.lines for name in needed):
+            lacks = [name for name in needed if name not in page.lines]
+            if file.name == "printed.toml" and lacks:
+                print(f"{claim['name']} waits for {', '.join(lacks)}")
+            else:
                 chosen[claim["name"]] = page
     return list(chosen.values())
 

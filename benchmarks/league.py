@@ -109,7 +109,7 @@ def tables(standings: Standings, results: list[Result]) -> str:
             f"told apart from the best.",
             markdown(federation_table(group)),
         ]
-    parts += [*tuning(results), *tuned_overview(standings, results)]
+    parts += [*tuning(results), *tuned_overview(results)]
     return "\n\n".join([*parts, "## What is not run", *missing(results)])
 
 
@@ -152,17 +152,26 @@ def tuning(results: list[Result]) -> list[str]:
     return ["## What tuning changes", about, markdown((head, rows))]
 
 
-def tuned_overview(standings: Standings, results: list[Result]) -> list[str]:
-    """The standings when every method is tuned, yardsticks too, beside each method's rank by default."""
-    tuned = standings_of([replace(r, setting="default") for r in results if r.setting == "tuned"])
-    if not tuned.table:
+def tuned_overview(results: list[Result]) -> list[str]:
+    """The standings when every method is tuned, yardsticks too, beside each one's rank by default on the same draws.
+
+    Federations in which some methods are not tuned yet are left out, or these methods would be.
+    """
+    methods = {r.method for r in results}
+    groups = split_by_federation([replace(r, setting="default") for r in results if r.setting == "tuned"])
+    whole = [group for group in groups if {*group.scored, *group.failed} == methods]
+    if not whole:
         return []
-    by_default = {s.name: f"{s.mean_rank:.1f}" for s in standings.table}
+    tuned = Standings(tuple(whole), tuple(group.name for group in groups if group not in whole))
+    draws = {(group.name, draw) for group in whole for draw in group.draws}
+    default = standings_of([r for r in results if r.setting == "default" and (r.federation, r.draw) in draws])
+    by_default = {s.name: f"{s.mean_rank:.1f}" for s in default.table}
     (name, family, rank, *rest), rows = tuned.overview()
     kept = [k for k, title in enumerate(rest) if not title.startswith("p ")]
     head = [name, family, rank, f"{rank} by default", *(rest[k] for k in kept)]
-    body = [[*row[:3], by_default.get(row[0], ""), *(row[3:][k] for k in kept)] for row in rows]
-    return ["## All federations, tuned", *(f"- {each}" for each in tuned.words()[:2]), markdown((head, body))]
+    body = [[*row[:3], by_default[row[0]], *(row[3:][k] for k in kept)] for row in rows]
+    words = "\n".join(f"- {each}" for each in tuned.words() if "Wilcoxon" not in each)
+    return ["## All federations, tuned", words, markdown((head, body))]
 
 
 def markdown(table: Table) -> str:

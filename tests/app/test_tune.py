@@ -106,6 +106,17 @@ def test_trials_are_stopped_early_however_seldom_the_experiment_is_measured(
     assert seldom.trials == uninterrupted.trials
     assert "pruned" in {t["state"] for t in seldom.trials}
     assert read_toml(seldom.out / "best.toml")["evaluate"]["every"] == 4
+    long = tune(small(data="synthetic", rounds=24, evaluate={"every": 24}), trials=1, out=tmp_path / "long")
+    measured = [row["round"] for row in hw.Run(long.out / "trial-000").rounds if "bytes_evaluation" in row]
+    assert measured == [3, 6, 9, 12, 15, 18, 21, 24]
+
+
+def test_a_trial_is_as_patient_as_its_experiment(tmp_path: Path) -> None:
+    """Patience counts evaluations, so trials must be measured as often."""
+    base = small(data="synthetic", rounds=16, stop={"patience": 2})
+    trial = hw.Run(tune(base, trials=1, out=tmp_path / "tune").out / "trial-000")
+    alone = hw.run(with_validation(base), tmp_path / "alone")
+    assert len(trial.rounds) == len(alone.rounds) < 16
 
 
 def test_divergence_is_a_result(tmp_path: Path) -> None:

@@ -77,6 +77,26 @@ def results() -> list[Result]:
     ]  # fmt: skip
 
 
+def test_tuned_ranks_are_compared_with_those_by_default_on_the_same_draws(league: Any) -> None:
+    """fed1 has a tuned method only, and its default results must not count."""
+    tuned = [replace(r, setting="tuned") for r in results() if r.federation == "fed0" and r.draw == 0]
+    last = next(r for r in tuned if r.method == "useless")
+    better = [r for r in tuned if r is not last] + [replace(last, mean_client=0.85, scores=[0.85] * 2)]
+    heading, words, table = league.tuned_overview([*results(), *better, replace(last, federation="fed1")])
+    assert heading == "## All federations, tuned"
+    assert words.splitlines()[0] == f"- {len(SCORES)} methods on 1 federation, 1 draw each."
+    assert "- Left out, since few methods were run there so far: fed1." in words.splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    ranks = {row[0]: (row[2], row[3]) for row in rows}
+    assert ranks["method"] == ("mean rank", "mean rank by default")
+    assert (ranks["useless"], ranks["good-here"], ranks["fedavg"]) == (("2.0", "7.0"), ("1.0", "1.0"), ("3.0", "2.0"))
+
+
+def test_nothing_is_said_of_tuning_where_methods_are_missing(league: Any) -> None:
+    some = [replace(r, setting="tuned") for r in results() if r.method != "fedavg"]
+    assert league.tuned_overview([*results(), *some]) == []
+
+
 def test_one_of_each_family_first_and_what_brings_most_before_others(league: Any) -> None:
     assert league.order_portfolio(standings_of(results())) == ["good-here", "middling", "useless", "good-there"]
 

@@ -81,19 +81,33 @@ def test_without_a_kept_round_or_model_there_is_a_sentence(tmp_path: Path) -> No
     assert not [*run.path.glob("checkpoint/best-*")]
 
 
-def test_a_model_trained_after_the_last_evaluation_has_no_scores_of_an_earlier_one(tmp_path: Path) -> None:
+def interrupted_run(folder: Path, **more: Any) -> hw.Run:
+    """Of five rounds, measured after each second one, three."""
+
     def stop(event: Event) -> None:
         if isinstance(event, RoundEnded) and event.row["round"] == 3:
             raise KeyboardInterrupt
 
-    usual = usual_experiment("fedrep", rounds=5, sampling={"ratio": 1.0}, evaluate={"every": 2, "keep": ["post"]})
+    usual = usual_experiment("fedrep", rounds=5, evaluate={"every": 2, "keep": ["post"]}, **more)
     with pytest.raises(KeyboardInterrupt):
-        hw.run(usual, tmp_path / "cut", observers=[stop])
-    card = hw.Run(tmp_path / "cut").model(0, moment="post").card
+        hw.run(usual, folder, observers=[stop])
+    return hw.Run(folder)
+
+
+def test_scores_of_an_interrupted_run_are_those_of_its_last_evaluation(tmp_path: Path) -> None:
+    cut = interrupted_run(tmp_path / "cut")
+    assert any("post" in row for row in cut.clients if row["round"] == 3)
+    whole = small_run(tmp_path / "whole", "fedrep", rounds=2, evaluate={"every": 2})
+    assert cut.last_scores() == whole.last_scores()
+    assert cut.clients_frame("post").equals(whole.clients_frame("post"))
+
+
+def test_a_model_trained_after_the_last_evaluation_has_no_scores_of_an_earlier_one(tmp_path: Path) -> None:
+    card = interrupted_run(tmp_path / "cut", sampling={"ratio": 1.0}).model(0, moment="post").card
     assert (card["of"]["round"], card["metrics"]) == (3, None)
     whole = hw.resume(tmp_path / "cut")
     (line,) = (row for row in whole.clients if (row["round"], row["client"]) == (5, 0))
-    assert whole.model(0, moment="post").card["metrics"] == line.get("post")
+    assert whole.model(0, moment="post").card["metrics"] == line["post"]
 
 
 def test_a_damaged_best_round_does_not_stop_the_run(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ def test_what_failed_shares_the_last_rank() -> None:
     assert standings.groups[0].failed == {"fd": "it diverged."} or standings.groups[-1].failed == {"fd": "it diverged."}
 
 
+def test_what_failed_on_one_of_the_draws_shares_the_last_rank() -> None:
+    failed = Result("fed0", "made up", "fedah", "family of fedah", "default", 1, error="it diverged.")
+    results = [r for r in make_results() if (r.method, r.federation, r.draw) != ("fedah", "fed0", 1)] + [failed]
+    standings = standings_of(results)
+    assert standings.ranks["fedah"] == [4, 1, 1]
+    assert standings.groups[0].failed == {"fedah": "it diverged."}
+    assert not standings.groups[0].unfinished
+
+
 def test_a_federations_table_has_intervals_and_costs() -> None:
     head, rows = federation_table(split_by_federation(make_results())[0])
     first = dict(zip(head, rows[0], strict=True))

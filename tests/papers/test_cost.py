@@ -55,11 +55,27 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
         ({"evaluate": {"moments": []}, "sampling": {"ratio": 0.5}}, 10 * 2 * (CLIENT + SAMPLE * 20)),
         ({"evaluate": {"moments": ["post"]}}, 10 * 4 * (CLIENT + SAMPLE * 20 + TEST * 10)),
         (
+            {"evaluate": {"moments": ["post"], "every": 5}, "sampling": {"ratio": 0.5}},
+            10 * 2 * (CLIENT + SAMPLE * 20) + 2 * 2 * TEST * 10 + 8 * 2 * 0.5 * TEST * 10,
+        ),
+        (
+            {"evaluate": {"moments": ["post"], "every": 5}, "faults": {"on_failure": "skip"}},
+            10 * 4 * (CLIENT + SAMPLE * 20 + TEST * 10),
+        ),
+        (
             {"evaluate": {"moments": ["pre"], "every": 5}},
             10 * 4 * (CLIENT + SAMPLE * 20) + 2 * 4 * (TEST * 10 + ADAPTED * 20),
         ),
     ],
-    ids=["training", "three epochs", "half of the clients", "after training", "after a download"],
+    ids=[
+        "training",
+        "three epochs",
+        "half of the clients",
+        "after training",
+        "after training, seldom",
+        "with failures",
+        "after a download",
+    ],
 )
 def test_a_known_machine_is_estimated(
     machine: list[Experiment], tmp_path: Path, settings: dict[str, Any], seconds: float

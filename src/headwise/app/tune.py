@@ -245,8 +245,7 @@ def tune(
         folder = search.folder / f"trial-{trial.number:03d}"
         with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge, without_flushing():
             judge.catch_up(folder)
-            # measured where a trial can be stopped early, however often its experiment is
-            experiment = _with_settings(search.base, settings | {"evaluate.every": search.first_rung})
+            experiment = _with_settings(search.base, settings | {"evaluate.every": search.every})
             again = f"tune again into {search.folder}"
             run = run_to_end(experiment, folder, again, data_dir=data_dir, observers=[*observers, judge.observe])
             judge.finish(run)
@@ -306,6 +305,8 @@ class _Search:
     ) -> None:
         self.deadline = None if budget is None else time.monotonic() + budget
         self.first_rung = max(base.rounds // 8, 1)
+        # measured where a trial can be stopped early, however often its experiment is; but patience counts evaluations
+        self.every = base.evaluate.every if base.stop.patience else self.first_rung
         self.optuna = _import_optuna()
         self.states = self.optuna.trial.TrialState
         self.base = resolve_all(with_validation(base))

@@ -171,8 +171,8 @@ def _run_round(plan: Plan, executor: Executor, now: Progress, tell: Observer, st
 
 
 def _find_measured(plan: Plan, t: int, chosen: Sequence[int], due: bool) -> Set[int]:
-    """The participants that are measured after training: between evaluations, only those that may not train again
-    before the next one, since `stale` needs each client's score after its last training.
+    """The participants that are measured after training: between evaluations, only those that do not train again in
+    the next round, since `stale` needs each client's score after its last training.
     """
     if "post" not in plan.experiment.evaluate.moments:
         return set()

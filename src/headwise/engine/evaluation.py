@@ -33,9 +33,9 @@ class Evaluation:
         t: int,
         answers: Mapping[int, Answer],
         last: Mapping[int, PartScores],
-        trained: Set[int] = frozenset(),
+        measured: Set[int] = frozenset(),
     ) -> None:
-        """`trained` are the participants that were measured after training."""
+        """`measured` are the participants that were measured after training."""
         self.plan = plan
         self.executor = executor
         self.tell = tell
@@ -44,7 +44,7 @@ class Evaluation:
         self.answers = answers
         self.scores: dict[str, dict[int, PartScores]] = {}
         if "post" in plan.experiment.evaluate.moments:
-            self.scores["post"] = {c: _parts(a) for c, a in answers.items() if c in trained}
+            self.scores["post"] = {c: _parts(a) for c, a in answers.items() if c in measured}
         self.last = {**last, **self.scores.get("post", {})}
         """each client's scores after its last training"""
 

@@ -44,8 +44,8 @@ class Group:
 
     @cached_property
     def draws(self) -> list[int]:
-        """The draws to compare: they maximize the number of draws times that of methods that have all of them."""
-        known = [{*by_draw} for by_draw in self.by_draw.values()]
+        """The draws to compare: they maximize the number of draws times that of methods that were run on all of them."""
+        known = [{r.draw for r in self.results if entry_of(r) == name} for name in self.by_draw]
         often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
         blocks = [often[: k + 1] for k in range(len(often))]
         return sorted(max(blocks, key=lambda block: len(block) * sum({*block} <= d for d in known), default=[]))
@@ -58,12 +58,13 @@ class Group:
     @cached_property
     def unfinished(self) -> list[str]:
         """The entries that were not run on all of these draws, and are left out."""
-        return [name for name in self.by_draw if name not in self.scored]
+        return [name for name in self.by_draw if name not in self.scored and name not in self.failed]
 
     @cached_property
     def failed(self) -> dict[str, str]:
-        """Entries without a score, and why."""
-        return {entry_of(r): r.error for r in self.results if r.error and entry_of(r) not in self.by_draw}
+        """Entries that have no score on one of these draws, or on none at all, and why."""
+        errors = [r for r in self.results if r.error]
+        return {entry_of(r): r.error for r in errors if r.draw in self.draws or entry_of(r) not in self.by_draw}
 
     @property
     def first(self) -> Result:

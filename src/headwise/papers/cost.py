@@ -64,8 +64,9 @@ class Costs:
         share = experiment.sampling.average
         takers = share * len(data)
         everyone = len(data) * sum(m in evaluate.moments for m in ("pre", "global")) / evaluate.every
-        last = 1 - share * (1 - 1 / evaluate.every)  # of the trainings, those that an evaluation needs
-        measured = everyone + takers * last * ("post" in evaluate.moments)
+        sure = experiment.faults.reaction == "stop"
+        again = share * (1 - 1 / evaluate.every) if sure else 0  # of the trainings, those that are not measured
+        measured = everyone + takers * (1 - again) * ("post" in evaluate.moments)
         per_round = takers * (cost.client + cost.sample * trained)
         per_round += measured * cost.judged * judged + everyone * cost.adapted * trained
         side_by_side = min(experiment.engine.workers.count or cores(), cores())

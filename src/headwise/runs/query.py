@@ -324,14 +324,16 @@ class Run:
         return list(self._lines("sites.jsonl"))
 
     def last_scores(self, part: str = "test") -> dict[str, dict[int, float]]:
-        """The run's metric on each client's test or validation samples (val), as last measured, by moment.
+        """The run's metric on each client's test or validation samples (val), as of its last evaluation, by moment.
 
         Reads backwards: only the last lines matter, and there may be millions.
         """
         clients = self.manifest["experiment"]["clients"]
-        last = max((row["round"] for row in self.rounds if was_evaluated(row)), default=0)
+        last = self._last_evaluation
         scores: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
         for row in self._lines("clients.jsonl", backwards=True):
+            if row["round"] > last:  # of an unfinished run: not every training after it was measured
+                continue
             if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in scores.values())):
                 break
             for moment, seen in scores.items():
@@ -340,6 +342,10 @@ class Run:
                     seen[row["client"]] = score[self.metric.name]
         scores["stale"] = {**scores["pre"], **scores["post"]}
         return {m: seen for m, seen in scores.items() if seen}
+
+    @property
+    def _last_evaluation(self) -> int:
+        return max((row["round"] for row in self.rounds if was_evaluated(row)), default=0)
 
     def check(self) -> None:
         """Read all of the run's files; raise `RunError` if one is damaged."""
@@ -365,7 +371,9 @@ class Run:
         return known[name]
 
     def clients_frame(self, moment: str = "pre") -> Any:
-        """A pandas DataFrame with a row per client: samples, floor, and its last scores on test samples."""
+        """A pandas DataFrame with a row per client: samples, floor, and its scores on test samples as of the run's last
+        evaluation.
+        """
         with explain_missing("clients_frame needs pandas: pip install pandas."):
             import pandas as pd  # pyright: ignore[reportMissingImports]
         count = self.manifest["experiment"]["clients"]
@@ -376,8 +384,9 @@ class Run:
         )
         frame["floor"] = pd.Series([*self.floors] or None, index=frame.index, dtype=float)
         last: dict[int, Mapping[str, Any]] = {}
+        until = self._last_evaluation
         for row in self._lines("clients.jsonl", backwards=True):
-            if row["client"] not in last and (scores := row.get(moment, {}).get("test")):
+            if row["round"] <= until and row["client"] not in last and (scores := row.get(moment, {}).get("test")):
                 last[row["client"]] = {"round": row["round"], **scores}
         scores = pd.DataFrame([{**last.get(c, {})} for c in range(count)], index=frame.index)
         return frame.join(scores.drop(columns="n", errors="ignore"))

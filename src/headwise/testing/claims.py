@@ -165,10 +165,10 @@ def differs_from_standalone(method: AnyMethod) -> None:
     if type(method).travels == "nothing":
         return
     mine, alone = (
-        remember("losses", m, lambda m=m: _losses(play(toy_plan(m)).trace())) for m in (method, Standalone())
+        remember("losses", m, lambda m=m: _losses(play(toy_plan(m, every=1)).trace())) for m in (method, Standalone())
     )
     need(any(abs(mine[k] - alone[k]) > 1e-6 for k in mine), "all clients end up with the models they would have alone")
-    spoilt = _losses(play(toy_plan(method, data=federation(spoilt=0))).trace())
+    spoilt = _losses(play(toy_plan(method, data=federation(spoilt=0), every=1)).trace())
     others = [k for k in mine if k[1] != 0]
     need(any(mine[k] != spoilt[k] for k in others), "what one client holds makes no difference to any other")
 
