@@ -44,7 +44,7 @@ class Group:
 
     @cached_property
     def draws(self) -> list[int]:
-        """The draws to compare: they maximize the number of draws times that of methods that were run on all of them."""
+        """The draws to compare: they maximize the number of draws times that of methods run on all of them."""
         known = [{r.draw for r in self.results if entry_of(r) == name} for name in self.by_draw]
         often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
         blocks = [often[: k + 1] for k in range(len(often))]
