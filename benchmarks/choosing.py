@@ -42,13 +42,14 @@ def judge(group: Group, others: list[Group], budget: str, out: Path) -> list[str
         choose(base, budget=budget, methods=methods, out=folder, data_dir=data_folder(None))
     answer = json.loads((folder / "choice.json").read_text())
     journal = json.loads((folder / "choose.json").read_text())
-    method = answer["pick"].removesuffix(", tuned")
+    method = answer["pick"].removeprefix("tuned ")
     runs = sum(1 for _ in folder.glob("**/manifest.json"))
     tried = len({name.rpartition("/")[2].rpartition("-d")[0] for name in journal["seconds"] if "/" in name})
+    verdict = next(part for part in answer["words"][0].split(": ") if not part.startswith("After "))
     near = "no" if method in group.near else "yes"
     return [
         *(group.name, answer["pick"], group.cells.ranking[0], near, f"{100 * group.regret(method):.1f}"),
-        *(str(runs), str(tried), str(answer["draws"]), answer["words"][0].partition(":")[0]),
+        *(str(runs), str(tried), str(answer["draws"]), verdict),
     ]
 
 

@@ -164,9 +164,9 @@ def test_a_search_or_choice_with_edited_code_is_refused(kind: str, here: Path) -
     hw.tune(own, trials=1, out="search")
     hw.choose(base, methods=methods, draws=1, trials=0, out="choice")
     edit(kind)
-    with pytest.raises(ConfigError, match="search holds a search with other code: choose another --out"):
+    with pytest.raises(ConfigError, match="search holds a search that differs in code: choose another --out"):
         hw.tune(own, trials=1, out="search")
-    with pytest.raises(ConfigError, match="choice holds a choice with other code: choose another --out"):
+    with pytest.raises(ConfigError, match="choice holds a choice that differs in code: choose another --out"):
         hw.choose(base, methods=methods, draws=1, trials=0, out="choice")
 
 
@@ -299,7 +299,7 @@ def test_an_edited_data_file_is_refused_or_runs_again(here: Path) -> None:
     hw.compare(own, ["fedavg"], 1, "out")
     hw.choose(own, methods=["fedper"], draws=1, trials=0, out="choice")
     table.write_text("\n".join(["a,clinic,y", *(f"{k % 2},{k % 3},{(k + 1) % 2}" for k in range(60))]) + "\n")
-    with pytest.raises(ConfigError, match="choice holds a choice with other experiment"):
+    with pytest.raises(ConfigError, match="choice holds a choice that differs in experiment"):
         hw.choose(own, methods=["fedper"], draws=1, trials=0, out="choice")
     with pytest.raises((RunError, hw.HeadwiseError), match=r"t\.csv"):
         hw.resume("run")

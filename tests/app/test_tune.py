@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from test_fit import frame
 
 import headwise as hw
 from headwise.app import tune as tuning
 from headwise.app.registry import resolve_all
-from headwise.app.tune import Dimension, find_space, parse_budget, parse_dimension, tune, with_validation
+from headwise.app.tune import Dimension, find_space, parse_budget, parse_dimension, parse_space, tune, with_validation
 from headwise.cli import cli
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, NoScoreError, RunError
@@ -119,6 +121,47 @@ def test_a_trial_is_as_patient_as_its_experiment(tmp_path: Path) -> None:
     assert len(trial.rounds) == len(alone.rounds) < 16
 
 
+def test_data_and_settings_are_taken_as_by_fit(tmp_path: Path) -> None:
+    table = frame(hospital=["va", "rome"] * 10)
+    settings: dict[str, Any] = {"client": "hospital", "target": "ill", "method": "fedprox", "rounds": 1, "workers": 1}
+    assert len(tune(table, trials=1, out=tmp_path / "own", **settings).trials) == 1
+    result = tune(table, trials=2, out=tmp_path / "own", **settings)
+    assert [*result.start["settings"]] == ["train.lr", "method.mu"]
+    assert len(result.trials) == 2
+
+
+def test_the_name_of_a_public_data_set_is_no_base() -> None:
+    sentence = r"^base is 'digits', a public data set: write hw\.tune\(hw\.Experiment\(data='digits'\)\)\.$"
+    with pytest.raises(ConfigError, match=sentence):
+        tune("digits")
+
+
+def test_a_search_is_one_line_in_python(uninterrupted: tuning.Tuning) -> None:
+    line = repr(uninterrupted)
+    assert line.startswith(f"<Tuning {uninterrupted.out}: 6 trials, best validation accuracy ")
+    assert " with train.lr = " in line and line.endswith(">")
+    assert len(line) < len(str(uninterrupted.out)) + 120
+
+
+def test_scores_that_are_all_equal_give_no_importances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "validation_score", lambda row, metric: 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = tune(small(rounds=1), trials=6, out=tmp_path / "equal")
+    assert len(result.trials) == 6
+    assert result.importances == {}
+
+
+def test_a_fraction_is_not_among_whole_numbers(tmp_path: Path) -> None:
+    epochs = parse_dimension("train.epochs=int:1..4")
+    assert epochs.contains(2) and epochs.contains(2.0) and not epochs.contains(1.5) and not epochs.contains(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        base = small(rounds=1, train={"epochs": 1.5})
+        result = tune(base, trials=1, space=["train.epochs=int:1..4"], out=tmp_path / "whole")
+    assert result.start["settings"]["train.lr"] == 0.05
+
+
 def test_divergence_is_a_result(tmp_path: Path) -> None:
     result = tune(small(method="fedavg"), trials=3, space=["train.lr=log:1e-2..9e5"], out=tmp_path / "wild")
     assert {t["state"] for t in result.trials} <= {"complete", "pruned", "diverged"}
@@ -142,7 +185,7 @@ def test_a_budget_that_is_too_short_says_so_and_can_be_continued(tmp_path: Path)
 
 
 def test_another_search_needs_another_folder(uninterrupted: tuning.Tuning) -> None:
-    with pytest.raises(ConfigError, match=r"holds a search with other space"):
+    with pytest.raises(ConfigError, match=r"holds a search that differs in space"):
         tune(small(), trials=6, space=["train.lr=log:1e-3..2"], out=uninterrupted.out)
 
 
@@ -167,12 +210,73 @@ def test_a_dimension_is_parsed_and_written(text: str, dimension: Dimension) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["train.lr", "train.lr=", "=log:1..2", "train.lr=log:0..1", "train.lr=log:2..1", "train.lr=log:a..b",
-             "train.epochs=int:1..2.5", "train.lr=0.1", "train.lr=log:1"],
-)  # fmt: skip
-def test_a_broken_dimension_gets_a_sentence(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^space is "):
+    ("text", "why"),
+    [
+        ("train.lr", "must look like"),
+        ("train.lr=", "must look like"),
+        ("=log:1..2", "must look like"),
+        ("train.lr=log:a..b", "must look like"),
+        ("train.lr=log:1", "must look like"),
+        ("train.epochs=int:1..2.5", "must look like"),
+        ("train.lr=0.1", "leaves nothing to search"),
+        ("train.lr=log:0..1", r"the low end of a log range must be above 0\.$"),
+        ("train.lr=log:1..0.1", r"the low end of a range must be below its high end\.$"),
+        ("train.lr=uniform:1..1", r"the low end of a range must be below its high end\.$"),
+    ],
+)
+def test_a_broken_dimension_gets_a_sentence(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^space is '{text}', .*{why}"):
         parse_dimension(text)
+
+
+@pytest.mark.parametrize("name", ["train.epochs", "method.mu", "model", "server_model", "buffers"])
+def test_settings_that_change_the_answer_can_be_searched(name: str) -> None:
+    assert parse_dimension(f"{name}=1,2").name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["partition.alpha", "evaluate.validation", "seed", "data_seed", "data", "clients", "split", "fraction",
+             "rounds", "sampling.ratio", "faults.inject", "drift.round", "stop.patience", "engine.kernels",
+             "privacy.noise", "trian.lr", "trainer", "method"],
+)  # fmt: skip
+def test_settings_that_change_the_question_can_not_be_searched(name: str) -> None:
+    sentence = r"may only change train\.\*, method\.\*, model, server_model and buffers"
+    with pytest.raises(ConfigError, match=rf"^space is '{name}=1,2', but a search {sentence}"):
+        parse_dimension(f"{name}=1,2")
+
+
+def test_a_space_is_a_text_a_list_or_a_mapping() -> None:
+    lr = Dimension("train.lr", "log", 1e-3, 1.0)
+    optimizer = Dimension("train.optimizer", "choice", choices=("sgd", "adam"))
+    assert parse_space("train.lr=log:1e-3..1") == [lr]
+    assert parse_space(("train.lr=log:1e-3..1", "train.optimizer=sgd,adam")) == [lr, optimizer]
+    assert parse_space({"train.lr": "log:1e-3..1", "train.optimizer": ["sgd", "adam"]}) == [lr, optimizer]
+    assert parse_space({"train.drop_last": [True, False]})[0].choices == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"trials": "two"}, "trials is 'two', but must be a whole number."),
+        ({"trials": 0}, "trials is 0, but must be from 1 to 1,000,000,000."),
+        ({"space": 3}, "space is 3, but must be a list."),
+        ({"space": [3]}, "space[0] is 3, but must be a string."),
+        ({"space": {"train.lr": 0.1}}, "space is 'train.lr=0.1', which leaves nothing to search: give two values or a"),
+        ({"trails": 3}, "trails is not a setting: did you mean 'trials'?"),
+        ({"rounds": 3}, "rounds is given beside an Experiment: set it there."),
+        ({"clients": 3}, "clients is given beside an Experiment: set it there."),
+    ],
+)
+def test_a_wrong_argument_gets_a_sentence(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        tune(small(), out=tmp_path / "none", **options)
+    assert str(error.value).startswith(sentence)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_help_says_that_a_space_adds_to_the_default_search() -> None:
+    printed = " ".join(CliRunner().invoke(cli, ["tune", "--help"]).output.split())
+    assert "search this too, or a default in another range" in printed
 
 
 def test_a_range_without_a_scale_is_told_what_to_write() -> None:

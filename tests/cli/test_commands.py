@@ -314,6 +314,11 @@ def test_the_display_does_not_stumble_over_a_name_that_looks_like_markup() -> No
     assert "run[/bold] [red]" in found.get()
 
 
+@pytest.mark.parametrize(("split", "shown"), [("6:2:2", "pre, validation 0."), ("8/2", "pre 0.")])
+def test_who_watches_sees_validation_scores_where_there_are_any(split: str, shown: str, headwise: Headwise) -> None:
+    assert f": round 2/2, {shown}" in headwise(*small(split=split), "--out", "watched").err
+
+
 def test_failures_are_counted_by_reason_where_results_are_shown(headwise: Headwise) -> None:
     settings = ("--faults", "drop=0.4,nan=0.3", "--set", "faults.min_replies=0", "--out", "failing")
     shown = headwise(*small(), *settings)

@@ -77,6 +77,18 @@ def test_a_run_goes_on_only_with_the_same_files(patients: Path, capsys: pytest.C
     assert not (patients / "out2").exists()
 
 
+def test_a_comparison_of_other_data_is_not_continued(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("first", "second"):
+        (patients / f"{name}.csv").write_bytes((patients / "patients.csv").read_bytes())
+        call(capsys, "data", "init", f"{name}.csv", "--clients", "hospital", "--target", "ill", "-o", f"{name}.toml")
+    compare = ("compare", "standalone", "fedavg", "--draws", "1", "--rounds", "1", "--quiet", "--out", "out", "--data")
+    call(capsys, *compare, "first.toml")
+    call(capsys, *compare, "first.toml")
+    said = call(capsys, *compare, "second.toml", code=2)
+    run = "out/standalone-d0-s0"
+    assert said == f"headwise: {run} holds a run on other data, {patients / 'first.toml'}: choose another --out.\n"
+
+
 def test_names_parts_and_fitted_numbers_of_clients(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     toml = patients / "data.toml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,56 @@ def test_the_tables_of_the_page_are_those_of_the_csv(league: Any) -> None:
     results = read_csv(league.CSV)
     text = league.PAGE.read_text(encoding="utf-8")
     assert league.tables(league.rank_defaults(results), results) in text
+
+
+def test_the_page_that_recommends_says_what_the_csv_says(league: Any) -> None:
+    standings = league.rank_defaults(read_csv(league.CSV))
+    groups = {group.name: group for group in standings.groups}
+    page = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
+
+    def leads(name: str, *federations: str) -> list[float]:
+        found = [groups[each].lead(name, "standalone") for each in federations or groups]
+        return sorted(100 * lead.value for lead in found if lead)
+
+    def ratios(*names: str) -> list[float]:
+        cells = [(g.mean(n, "cpu_seconds"), g.mean("fedavg", "cpu_seconds")) for g in groups.values() for n in names]
+        return sorted(one / other for one, other in cells if one and other)
+
+    ranks = dict(zip(groups, standings.ranks["standalone"], strict=True))
+    assert (ranks["strangers"], ranks["feature-shift"]) == (1, 9)
+    alone = [groups[name].lead(other, "standalone") for name in ("strangers", "feature-shift", "hospitals")
+             for other in groups[name].scored if other != "standalone"]  # fmt: skip
+    assert "is any method clearly ahead of it" in page and all(lead and lead.low <= 0 for lead in alone)
+    alike = leads("fedavg", "few-samples", "quantity-skew")
+    many = leads("fedavg", "many-clients", "partial-participation")
+    assert f"it is {alike[0]:.0f} and {alike[1]:.0f} points behind one global model" in page
+    assert f"and {many[0]:.0f} and {many[1]:.0f} where they are many" in page
+    small = [
+        x
+        for name in ("fedgh", "lg-fedavg")
+        for x in leads(name, "many-clients", "partial-participation", "quantity-skew")
+    ]
+    assert (
+        f"FedGH and LG-FedAvg are {min(small):.0f} to {max(small):.0f} points ahead of local training in *many" in page
+    )
+    assert "FD and FedProto are nowhere more than 2 points ahead" in page and max(leads("fd") + leads("fedproto")) < 2
+    behind = [lead for g in groups.values() if (lead := g.lead("fedgmh", "standalone")) and lead.value < 0]
+    clearly = [-100 * lead.value for lead in behind if lead.high < 0]
+    assert (len(behind), len(clearly)) == (9, 7)
+    assert f"nine of ten federations, clearly (by {min(clearly):.0f} to {max(clearly):.0f} points) in seven" in page
+    cheap, slow = ratios("fedper", "fedbabu"), ratios("fedcp", "fedpac")
+    assert f"Same passes as FedAvg and {cheap[0]:.1f} to {cheap[-1]:.1f} times its CPU seconds" in page
+    assert f"FedCP and FedPAC take {slow[0]:.1f} to {slow[-1]:.0f} times as long" in page
+    best = standings.table[:4]
+    assert {s.name for s in best} == {"fedah", "feddbe", "ditto", "cd2-pfed"} and best[3].name == "ditto"
+    assert (
+        f"four best mean ranks ({best[0].mean_rank:.0f} to {best[3].mean_rank:.0f}) of {len(standings.table)}" in page
+    )
+    least = min(standings.table, key=lambda s: s.regret)
+    assert least.name == "cd2-pfed" and f"CD²-pFed loses least on average, {100 * least.regret:.1f} points" in page
+    pairs = [g.cells.difference(a.name, b.name) for g in groups.values() for a, b in combinations(best, 2)]
+    undecided = sum(not pair.excludes_zero for pair in pairs)
+    assert f"of the {len(pairs)} intervals between two of these four, {undecided} contain zero" in page
 
 
 def test_the_portfolio_is_that_of_the_csv(league: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -75,14 +76,80 @@ def test_what_is_not_run_has_a_command_that_runs_it_alone(tiny: Path, tmp_path: 
     federations = find_federations("v1", [str(tiny)])
     league = play(federations, tmp_path / "out", tmp_path, methods=["fedavg"], draws=[0, 1], run=False)
     assert not league.results
-    words = shlex.split(league.missing[1].command)
-    out = tmp_path / "alone"
-    words[words.index("--out") + 1] = str(out)
-    done = CliRunner().invoke(cli, words[1:])
+    assert league.words()[0] == f"2 cells not run yet; the first: {league.missing[0]}"
+    words = shlex.split(league.missing[1])
+    done = CliRunner().invoke(cli, [*words[1:], "--keep-runs"])
     assert done.exit_code == 0, done.output
-    assert [(r.method, r.draw) for r in results_of(out)] == [("fedavg", 1)]
+    assert [(r.method, r.draw) for r in results_of(tmp_path / "out")] == [("fedavg", 1)]
     assert "mean client" in done.output and "worst tenth" in done.output, "the table of the only federation"
-    assert (out / "runs" / "tiny" / "fedavg-default-d1" / "manifest.json").exists()
+    assert "A star marks what can't be told apart from the best" in done.output
+    assert (tmp_path / "out" / "runs" / "tiny" / "fedavg-default-d1" / "manifest.json").exists()
+
+
+MINE = '"""Mine — me, 2026."""\nfrom headwise.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    """Mine."""\n'
+
+
+def league_of(*args: str) -> str:
+    done = CliRunner().invoke(cli, ["league", *args, "--quiet"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def shown(folder: Path) -> list[tuple[str, str, int]]:
+    return [(r.federation, r.method, r.draw) for r in read_csv(folder / "league.csv")]
+
+
+def test_the_tables_show_the_whole_folder_whatever_was_asked_for_last(tiny: Path, tmp_path: Path) -> None:
+    own, out, other = tmp_path / "mine.py", tmp_path / "out", tmp_path / "other.toml"
+    own.write_text(MINE)
+    other.write_text(TINY)
+    league_of(str(tiny), str(other), "--methods", f"fedavg,standalone,{own}", "--draws", "1", "--out", str(out))
+    everything = [
+        (name, method, 0) for name in ("other", "tiny") for method in sorted(["fedavg", "standalone", str(own)])
+    ]
+    assert shown(out) == everything
+
+    league_of(str(tiny), str(other), "--methods", "standalone", "--draws", "1", "--out", str(out))
+    assert shown(out) == everything
+    assert "mine.py" in (out / "league.html").read_text()
+
+    said = league_of(str(tiny), "--methods", "standalone", "--draws", "1", "--out", str(out))
+    assert shown(out) == [cell for cell in everything if cell[0] == "tiny"]
+    assert "The tables leave out other federations in the folder: other; name their files." in said
+
+
+def test_where_nothing_has_changed_there_is_a_sentence_and_no_table(tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(TINY)
+    ask = ["--methods", "fedavg", "--draws", "1", "--out", str(tmp_path / "out")]
+    league_of(str(tiny), *ask)
+    against = ["--against", str(tmp_path / "before.csv")]
+    (tmp_path / "out" / "league.csv").rename(tmp_path / "before.csv")
+    same = league_of(str(tiny), *ask, *against)
+    assert "1 pair of a method and a federation is in both leagues: 1 with the same scores" in same
+    apart = league_of(str(other), *ask, *against)
+    assert "No method is on the same draws of the same federation in both leagues." in apart
+    assert "Changes" not in same + apart
+
+
+def test_results_of_edited_files_are_not_shown(tiny: Path, tmp_path: Path) -> None:
+    own, out = tmp_path / "mine.py", tmp_path / "out"
+    own.write_text(MINE)
+    league_of(str(tiny), "--methods", f"fedavg,{own}", "--draws", "1", "--out", str(out))
+    own.write_text(MINE + "# edited\n")
+    said = league_of(str(tiny), "--methods", "fedavg", "--draws", "1", "--out", str(out))
+    assert shown(out) == [("tiny", "fedavg", 0)]
+    assert f"has changed since, or is not here: {own} on tiny." in said
+
+    said = league_of(str(tiny), "--methods", str(own), "--draws", "1", "--out", str(out))
+    assert sorted(shown(out)) == sorted([("tiny", str(own), 0), ("tiny", "fedavg", 0)])
+    assert "has changed since" not in said, "it was run again"
+
+    own.unlink()
+    tiny.write_text(TINY.replace("rounds = 2", "rounds = 3"))
+    said = league_of(str(tiny), "--methods", "standalone", "--draws", "1", "--out", str(out))
+    assert shown(out) == [("tiny", "standalone", 0)]
+    assert f"or is not here: {own} on tiny, fedavg on tiny." in said
 
 
 def test_cells_that_run_at_the_same_time_have_the_same_results(tiny: Path, tmp_path: Path) -> None:
@@ -111,9 +178,7 @@ def test_a_cell_whose_process_is_killed_is_one_sentence(tiny: Path, tmp_path: Pa
 
 def test_a_method_of_ones_own_takes_part_and_gets_a_new_cell_when_it_is_edited(tiny: Path, tmp_path: Path) -> None:
     own = tmp_path / "mine.py"
-    own.write_text(
-        '"""Mine — me, 2026."""\nfrom headwise.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    """Mine."""\n'
-    )
+    own.write_text(MINE)
     federation = find_federations("v1", [str(tiny)])[0]
     first = LeagueCell(federation, str(own), 0)
     assert run_cell(first, tmp_path / "out", tmp_path, keep=False).mean_client is not None
@@ -155,17 +220,24 @@ def test_a_federation_without_its_data_is_left_out(tiny: Path, tmp_path: Path, m
     def refuse(experiment: object, data_dir: Path) -> object:
         raise DataError("no such data.")
 
+    out = ["--methods", "fedavg", "--draws", "1", "--out", str(tmp_path / "out")]
+    league_of(str(tiny), *out)
+    before = (tmp_path / "out" / "league.csv").read_bytes()
     monkeypatch.setattr(playing, "prepare", refuse)
-    league = play(find_federations("v1", [str(tiny)]), tmp_path / "out", tmp_path, methods=["fedavg"])
-    assert league.left_out == {"tiny": "no such data."}
-    assert league.words() == ["Left out: tiny. no such data."]
+    assert "Not run: tiny. no such data.\n" in league_of(str(tiny), *out)
+    assert (tmp_path / "out" / "league.csv").read_bytes() == before, "its results stay"
+
+    alone = CliRunner().invoke(cli, ["league", str(tiny), "--out", str(tmp_path / "new")])
+    assert isinstance(alone.exception, DataError)
+    assert str(alone.exception) == "no federation can be run, since their data are missing: tiny: no such data."
+    assert not (tmp_path / "new" / "league.csv").exists()
 
 
 def test_a_folder_with_cells_of_another_federation_is_refused(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     play(find_federations("v1", [str(tiny)]), out, tmp_path, methods=["standalone"], draws=[0])
     tiny.write_text(TINY.replace("rounds = 2", "rounds = 3"))
-    with pytest.raises(ConfigError, match="another federation hash"):
+    with pytest.raises(ConfigError, match=rf"^{tiny} has changed since .* was run: choose another --out\.$"):
         play(find_federations("v1", [str(tiny)]), out, tmp_path, methods=["standalone"], draws=[0])
 
 
@@ -179,16 +251,19 @@ def test_a_damaged_cell_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TINY.replace("kind", "sort"), "must have a title, a kind"),
+        (TINY.replace("kind", "sort"), "sort is not part of a federation: allowed are experiment, kind, title"),
+        (TINY.replace("kind = ", "kid = "), "kid is not part of a federation: did you mean 'kind'?"),
+        (TINY.replace('kind = "tiny"', ""), "kind is missing; it must have a title, a kind and a table"),
+        (TINY.replace('"tiny"', "3"), "kind is 3, but must be a text"),
         (TINY + "seed = 3\n", "sets seed, which the league decides"),
         (TINY.replace("rounds", "runds"), "rounds"),
-        (TINY.split("[experiment]")[0] + "experiment = 3\n", "is not a table"),
+        (TINY.split("[experiment]")[0] + "experiment = 3\n", "experiment is 3, but must be a table"),
     ],
 )
 def test_a_wrong_federation_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         read_federation(path, str(path))
 
 

@@ -194,7 +194,7 @@ def test_the_page_holds_what_its_filters_need_and_no_markup_of_names() -> None:
     html = render(League(tuple(results), left_out={"text": "no files."}))
     assert "<script>\ndocument" in html
     assert html.count("<script>") == 1
-    assert "Left out: text (no files.)" in html
+    assert "<li>Not run: text. no files.</li>" in html
     data = json.loads(html.split("const data = ")[1].split(";\n")[0])
     assert data["federations"] == ["fed0", "fed1", "fed2"]
     assert {len(m["ranks"]) for m in data["methods"]} == {3}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from made_runs import make_run
 
+from headwise.log.metrics import ACCURACY
 from headwise.report.recommendation import Recommendation, list_level
 from headwise.report.results import Line, Setting
+from headwise.report.words import describe_difference
 from headwise.runs.query import Run, title_of
 
 
@@ -22,7 +25,7 @@ def recommend(
     for name, validation in scores.items():
         runs: list[Run] = []
         for draw, (score, end) in enumerate(zip(validation, (tested or {}).get(name, validation), strict=True)):
-            method = name.removesuffix(", tuned")
+            method = name.removeprefix("tuned ")
             path = make_run(folder / f"{name}-{draw}", method, draw, end=end, validation=score, data_seed=draw)
             runs.append(Run(path))
         lines.append(Line(name, tuple(runs)))
@@ -58,7 +61,8 @@ def test_local_training_is_taken_where_it_is_level_with_the_best(tmp_path: Path)
     assert answer.pick == "standalone"
     words = answer.words()
     assert words[0].startswith("Nothing shows that learning together pays here: local training gives")
-    assert words[0].endswith("on validation samples. A larger --budget may show that it does.")
+    assert "; on validation samples, pfedfda is ahead by 1.0 points (" in words[0]
+    assert words[0].endswith("which may be chance. A larger --budget may show that it does.")
     assert "Can't be told apart on validation samples: standalone, pfedfda. Take standalone: it sends nothing." in words
 
 
@@ -91,17 +95,17 @@ def test_a_gain_that_validation_samples_prove_and_test_samples_only_suggest_is_l
 
 def test_the_better_line_of_local_training_is_local_training(tmp_path: Path) -> None:
     """The faster of two level lines was taken, and the answer called it better than local training."""
-    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "standalone, tuned": [0.95, 0.92, 0.95]}
+    scores = {"standalone": [0.92, 0.93, 0.94], "fedavg": [0.5, 0.6, 0.7], "tuned standalone": [0.95, 0.92, 0.95]}
     answer = recommend(tmp_path, scores)
-    assert list_level(answer.validation, answer.equal, None) == ["standalone, tuned", "standalone"]
-    assert answer.pick == answer.local == "standalone, tuned"
-    assert answer.words()[0].startswith("Learning together does not pay here: local training gives")
+    assert list_level(answer.validation, answer.equal, None) == ["tuned standalone", "standalone"]
+    assert answer.pick == answer.local == "tuned standalone"
+    assert answer.words()[0].startswith("Of 1 other method that ran, none pays here: local training gives")
 
 
 def test_one_global_model_is_not_compared_with_itself(tmp_path: Path) -> None:
-    scores = {"standalone": [0.5, 0.6, 0.7], "fedavg": [0.92, 0.93, 0.94], "fedavg, tuned": [0.95, 0.92, 0.95]}
+    scores = {"standalone": [0.5, 0.6, 0.7], "fedavg": [0.92, 0.93, 0.94], "tuned fedavg": [0.95, 0.92, 0.95]}
     answer = recommend(tmp_path, scores)
-    assert answer.pick == answer.one_model == "fedavg, tuned"
+    assert answer.pick == answer.one_model == "tuned fedavg"
     text = " ".join(answer.words())
     assert "one model for everybody is enough" in text
     assert "One global model for everybody" not in text
@@ -150,3 +154,49 @@ def test_each_figure_is_of_validation_or_of_test_samples(tmp_path: Path) -> None
         "validation, worst tenth",
         "validation, worse than local training",
     ]
+
+
+def test_that_learning_together_does_not_pay_needs_several_rivals(tmp_path: Path) -> None:
+    """It was said after one draw of FedAvg."""
+    few = {"standalone": [0.90, 0.91, 0.92], "fedavg": [0.5, 0.51, 0.52]}
+    many = {**few, **{f"fed{k}": [0.6, 0.61, 0.62] for k in range(5)}}
+    assert recommend(tmp_path / "few", few).words()[0].startswith("Of 1 other method that ran, none pays here: local")
+    assert recommend(tmp_path / "many", many).words()[0].startswith("Learning together does not pay here: local")
+
+
+def test_a_yardstick_that_is_behind_is_not_listed_with_the_best(tmp_path: Path) -> None:
+    rivals = {f"fed{k}": [0.99 - k / 500, 0.85, 0.95 + k / 500] for k in range(8)}
+    scores = {"standalone": [0.62, 0.68, 0.55], "fedavg": [0.62, 0.68, 0.55], "best": [0.95, 0.96, 0.97], **rivals}
+    answer = recommend(tmp_path, scores)
+    assert "fedavg" in answer.validation.not_worse_than_best(answer.equal)
+    assert not {"standalone", "fedavg"} & {*answer.near}
+
+
+def test_the_floor_stands_beside_the_scores(tmp_path: Path) -> None:
+    """Coin flips were recommended without a word about what guessing scores."""
+    answer = recommend(tmp_path / "clear", CLEAR)
+    floor = answer.to_plain()["floor"]
+    guess = "Always guessing a client's most frequent class gives"
+    assert f"{guess} {100 * floor:.1f} %." in answer.words()
+    poor = {name: [floor, floor - 0.01, floor + 0.01] for name in CLEAR}
+    said = [sentence for sentence in recommend(tmp_path / "poor", poor).words() if sentence.startswith(guess)]
+    assert said[0].endswith("nothing shows that standalone has learned more than that.")
+
+
+def test_a_run_that_was_cut_short_says_so_first(tmp_path: Path) -> None:
+    answer = replace(recommend(tmp_path, CLEAR), rounds=(5, 50))
+    assert answer.words()[0].startswith("After 5 of 50 rounds: Learning together pays here")
+
+
+def test_what_is_behind_is_behind_by_a_positive_number(tmp_path: Path) -> None:
+    """An interval of the lead followed the words: behind by 25.1 points (-34.4 to -15.9)."""
+    cells = recommend(tmp_path, CLEAR).validation
+    text = describe_difference(cells, ACCURACY, "fedavg", "knn-per")
+    lead, low, high = cells.difference("knn-per", "fedavg")
+    assert text == f"behind by {100 * lead:.1f} points (+{100 * low:.1f} to +{100 * high:.1f} over 3 draws)"
+
+
+def test_one_draw_shows_only_that_learning_together_probably_pays(tmp_path: Path) -> None:
+    answer = recommend(tmp_path, {name: validation[:1] for name, validation in CLEAR.items()})
+    assert answer.test.difference("knn-per", "standalone").low > 0
+    assert answer.words()[0].startswith("Learning together probably pays here: use knn-per.")

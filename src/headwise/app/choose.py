@@ -32,7 +32,7 @@ from ..settings.portfolio import read_portfolio
 from ..stats import Cells
 from . import registry
 from .code import collect_code
-from .compare import read_base
+from .fit import read_base
 from .launch import data_folder, run_to_end
 from .prepare import plan_for, prepare
 from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, with_validation
@@ -40,12 +40,16 @@ from .tune import BudgetSpentError, Watch, experiment_toml, parse_budget, tune, 
 FIRST = 0
 """the draw that decides who stays in the race"""
 SCREENING = 0.4
-"""share of the budget for the first draw"""
+"""share of the budget for the first draw of a portfolio"""
+NAMED_FIRST = 0.8
+"""share of the budget for the first draw of methods that the user named: trying them comes first"""
 TUNING = 0.3
 """share of the budget for tuning"""
 RUNS = 30
 """about how many runs at FedAvg's cost a race needs; if these do not fit the budget, runs get fewer rounds"""
 LEAST_ROUNDS = 5
+ANEW = 2
+"""a larger budget that allows this many times as many rounds starts anew; with a smaller one, finished runs count"""
 MOST_KEPT = 8
 """methods beside the yardsticks that race on further draws"""
 TRIALS = 20
@@ -67,7 +71,7 @@ class Entry:
         return folder_name(self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chosen:
     """A race that has ended."""
 
@@ -84,6 +88,10 @@ class Chosen:
     def method(self) -> str:
         return self.experiment.method.name
 
+    def __repr__(self) -> str:
+        """Its method and data; the answer's words and table are longer."""
+        return f"<Chosen {self.out}: {self.method} on {self.answer.setting.title}>"
+
     def words(self) -> list[str]:
         return self.answer.words()
 
@@ -98,7 +106,7 @@ def choose(
     base: Any,
     *,
     budget: str | float = "10m",
-    methods: Sequence[str] = (),
+    methods: str | Sequence[str] = (),
     draws: int = 5,
     trials: int = TRIALS,
     only_sums: bool = False,
@@ -111,9 +119,11 @@ def choose(
 
     Args:
         base: an `Experiment`, or data as `fit` takes it; `settings` are then those of `fit`.
-        budget: the time to spend, such as ``"90s"``, ``"30m"``, ``"2h"`` or a number of seconds.
-        methods: what to try beside local training, FedAvg and fine-tuned FedAvg; by default, a portfolio.
-        draws: the most draws that decide.
+        budget: the time to spend, such as ``"90s"``, ``"30m"``, ``"2h"`` or a number of seconds; if a race is
+            continued, that of all sessions together.
+        methods: what to try beside local training, FedAvg and fine-tuned FedAvg, as a list or separated by commas; by
+            default, a portfolio.
+        draws: the most draws that decide, after the first, which decides who stays in the race.
         trials: the most settings to try for each of the best two methods and local training; 0: none is tuned.
         only_sums: only methods whose server needs only sums of messages, which can be masked.
         out: the folder of the race; that of an earlier one continues it.
@@ -122,8 +132,8 @@ def choose(
         **settings: those of `fit`, such as ``client="hospital"`` or ``rounds=20``.
 
     Returns:
-        The answer in words and numbers, and an experiment with the recommended method. Validation samples decide; test
-        samples are read once, at the end, for the methods that the answer names.
+        The answer in words and numbers, and an experiment with the recommended method. Validation samples decide; the
+        answer compares test samples once, at the end, for the methods that it names.
 
     >>> answer = choose(frame, client="hospital", target="ill", rounds=2, methods=["fedper"], draws=2, trials=0)
     >>> answer.report
@@ -132,14 +142,17 @@ def choose(
     seconds = parse_budget(budget)
     draws = convert(draws, Seeds, "draws")
     trials = convert(trials, Natural, "trials")
+    if isinstance(methods, str):
+        methods = [name.strip() for name in methods.split(",") if name.strip()]
+    methods = convert(methods, tuple[str, ...], "methods")
     if "method" in settings:
         raise ConfigError("method is given, but choose tries several: name them in methods.")
-    base, folder = read_base(base, settings, out, "choose")
-    race = _Race(_prepare_base(base), folder, data_folder(data_dir), watch, seconds, draws)
+    base, folder = read_base(base, settings, out, choose)
+    race = _Race(base, folder, data_folder(data_dir), watch, seconds, draws)
     with race.open({"methods": [*methods], "draws": draws, "trials": trials, "only_sums": only_sums}):
-        entries = race.find_entries(methods, only_sums)
-        race.set_rounds(entries[0])
-        race.screen(entries)
+        race.find_entries(methods, only_sums)
+        race.set_rounds()
+        race.screen()
         race.keep_best()
         race.tune_kept(trials)
         race.decide()
@@ -165,8 +178,11 @@ def _prepare_base(base: Experiment) -> Experiment:
 class _Race:
     """The runs and decisions of a race, in its folder."""
 
-    def __init__(self, base: Experiment, folder: Path, data_dir: Path, watch: Watch, budget: float, draws: int) -> None:
-        self.base = base
+    def __init__(
+        self, given: Experiment, folder: Path, data_dir: Path, watch: Watch, budget: float, draws: int
+    ) -> None:
+        self.given = given
+        self.base = _prepare_base(given)
         self.folder = folder
         self.data_dir = data_dir
         self.watch = watch
@@ -175,6 +191,8 @@ class _Race:
         self.began = time.monotonic()
         self.runs: dict[str, dict[int, Run]] = {}
         self.entries: dict[str, Entry] = {}
+        self.candidates: list[Entry] = []
+        self.named: Sequence[str] = ()
         self.journal: dict[str, Any] = {}
 
     # -- the journal
@@ -191,9 +209,12 @@ class _Race:
             if not isinstance(before, dict) or any(type(before.get(k)) is not type(v) for k, v in self.journal.items()):
                 raise RunError(f"{path} is damaged: it is not the journal of a choice.")
             if keys := [k for k in about if before["about"].get(k) != about[k]]:
-                raise ConfigError(f"{self.folder} holds a choice with other {', '.join(keys)}: choose another --out.")
+                raise ConfigError(
+                    f"{self.folder} holds a choice that differs in {', '.join(keys)}: choose another --out."
+                )
             again = self.budget > before.get("budget", 0.0)  # more time: decide again; finished runs are not repeated
-            self.journal = {k: before[k] for k in self.journal} if again else before
+            kept = (*self.journal, "probe", "rounds") if again else (*before,)
+            self.journal = {k: before[k] for k in kept if k in before}
         self.journal = {"left_out": {}, "behind": [], **self.journal, "budget": self.budget}
         self.before = self.journal["spent"]
         try:
@@ -226,16 +247,18 @@ class _Race:
 
     # -- who takes part
 
-    def find_entries(self, methods: Sequence[str], only_sums: bool) -> list[Entry]:
+    def find_entries(self, methods: Sequence[str], only_sums: bool) -> None:
         """The yardsticks, then what is to be tried; methods that can't run here are noted with the reason."""
         prepared = prepare(self.base, self.data_dir)
+        if len(prepared.plan.data) < 2:
+            raise ConfigError("the data has one client, but choose needs two or more: with one, nothing is shared.")
         if not prepared.summary.val:
             raise ConfigError(
                 "no client has validation samples, on which choose decides: clients need two samples or more."
             )
         names = [*dict.fromkeys([*YARDSTICKS, *(methods or read_portfolio())])]
         left_out = self.journal["left_out"]
-        entries: list[Entry] = []
+        self.named = methods
         for name in names:
             try:
                 choice = registry.resolve("method", name)
@@ -247,20 +270,36 @@ class _Race:
                 continue
             if only_sums and plan.method.needs() == "none" and name != YARDSTICKS[0]:
                 left_out[name] = "its server needs every message, not only sums"
+                if name in methods:
+                    raise ConfigError(f"method is {name!r}, but with --only-sums it can't be tried: {left_out[name]}.")
                 continue
-            entries.append(Entry(name, name))
-        if not entries:
+            self.candidates.append(Entry(name, name))
+        if not self.candidates:
             raise ConfigError(f"no method can run here: {next(iter(left_out.values()))}")
         self.metric = prepared.plan.metric
-        self.costs = {e.method: float(registry.make("method", e.method).cost) for e in entries}
+        self.costs = {e.method: float(registry.make("method", e.method).cost) for e in self.candidates}
         make_folder(self.folder)
         self.note()
-        return entries
 
-    def set_rounds(self, entry: Entry) -> None:
-        """Run fewer rounds if not even a short race would fit the budget; measured on two rounds of this entry."""
-        if "rounds" in self.journal:
+    def set_rounds(self) -> None:
+        """Run fewer rounds if not even a short race would fit the budget.
+
+        Of a race that is continued with more time, finished runs count, unless there is time for many more rounds.
+        """
+        if "probe" not in self.journal:
+            self.note(probe=self._time_rounds())
+        fixed, each = self.journal["probe"]
+        fitting = int((self.budget / RUNS - fixed) / max(each, 1e-6))
+        rounds = min(self.base.rounds, max(fitting, LEAST_ROUNDS))
+        before = self.journal.get("rounds", 0)
+        if before > 0 and (rounds <= before or rounds < min(ANEW * before, self.base.rounds)):
             return
+        self.before = 0.0  # the time of runs that no longer count
+        self.note(rounds=rounds)
+
+    def _time_rounds(self) -> tuple[float, float]:
+        """The seconds that a run takes beside its rounds, and those of a round."""
+        entry = self.candidates[0]
         began = time.monotonic()
         choice = registry.resolve("method", entry.method)
         probe = dataclasses.replace(self.base, method=choice, rounds=min(2, self.base.rounds))
@@ -269,16 +308,13 @@ class _Race:
         except BudgetSpentError:
             raise self._explain_short_budget() from None
         each = run.rounds[-1]["seconds"]["round"]
-        fixed = max(time.monotonic() - began - sum(row["seconds"]["round"] for row in run.rounds), 0.0)
-        fitting = int((self.budget / RUNS - fixed) / max(each, 1e-6))
-        rounds = min(self.base.rounds, max(fitting, LEAST_ROUNDS))
-        self.journal["seconds"]["probe"] = fixed + rounds * each
-        self.note(rounds=rounds)
+        return max(time.monotonic() - began - sum(row["seconds"]["round"] for row in run.rounds), 0.0), each
 
     def predict(self, entry: Entry) -> float:
         """How long a run will take: as long as on another draw, else as a yardstick's, times the method's cost."""
+        fixed, each = self.journal["probe"]
         known = self._list_seconds([entry])
-        usual = self._list_seconds([Entry(name, name) for name in YARDSTICKS]) or [self.journal["seconds"]["probe"]]
+        usual = self._list_seconds([Entry(name, name) for name in YARDSTICKS]) or [fixed + self.rounds * each]
         return fmean(known) if known else fmean(usual) * self.costs[entry.method]
 
     def _list_seconds(self, entries: Sequence[Entry]) -> list[float]:
@@ -336,14 +372,15 @@ class _Race:
 
     # -- the race
 
-    def screen(self, entries: Sequence[Entry]) -> None:
+    def screen(self) -> None:
         """The first draw: the yardsticks, then as many others as a share of the budget allows."""
-        if "kept" in self.journal:
-            entries = [e for e in entries if self.is_done(e, FIRST)]
+        decided = "kept" in self.journal
+        share = (NAMED_FIRST if self.named else SCREENING) * self.budget
         with suppress(BudgetSpentError):
-            for entry in entries:
-                room = SCREENING * self.budget - self.spent
-                if self.is_done(entry, FIRST) or entry.name in YARDSTICKS or self.predict(entry) < room:
+            for entry in self.candidates:
+                spent = sum(self.journal["seconds"].get(self.key(e, FIRST), 0.0) for e in self.candidates)
+                able = entry.name in YARDSTICKS or self.predict(entry) < share - spent
+                if self.is_done(entry, FIRST) or (able and not decided):
                     self.run(entry, FIRST)
         if not self.runs:
             raise self._explain_short_budget()
@@ -425,7 +462,7 @@ class _Race:
             return {}
         if result.best is result.start:
             return {}
-        return {"name": f"{entry.name}, tuned", "method": entry.method, "settings": result.best_settings}
+        return {"name": f"tuned {entry.name}", "method": entry.method, "settings": result.best_settings}
 
     def decide(self) -> None:
         """Run the remaining methods on further draws; those that fall clearly behind drop out."""
@@ -449,22 +486,25 @@ class _Race:
     def finish(self) -> Chosen:
         names = [e.name for e in self.kept if e.name in self.runs]
         draws = [d for d in range(FIRST + 1, self.draws + 1) if all(d in self.runs[name] for name in names)]
-        if len(draws) < 2:  # too little time: the first draw must also decide
+        if len(draws) < min(2, self.draws):  # too little time: the first draw must also decide
             names = [name for name in names if FIRST in self.runs[name]]
             if not draws:
                 names = [name for name in self.runs if FIRST in self.runs[name]]
             draws = [d for d in range(self.draws + 1) if all(d in self.runs[name] for name in names)]
+        others = [n for n in self.runs if n not in (*names, *self.journal["left_out"])]
+        names += [n for n in others if {*draws} <= {*self.runs[n]}]  # fell behind in the last of these draws
         answer = Recommendation(
             self.make_setting(names, draws),
             {name: self.entries[name].settings for name in names},
             self._describe_limits(draws),
             self._tabulate_screening(),
-            {n: len(by_draw) for n, by_draw in self.runs.items() if n not in (*names, *self.journal["left_out"])},
+            {n: sum(d in draws or d > FIRST for d in self.runs[n]) for n in others if n not in names},
+            (self.rounds, self.base.rounds),
         )
+        # with all training samples: those that were set aside for validation have done their part
+        evaluate = dataclasses.replace(self.given.evaluate, test_draw=self.base.evaluate.test_draw)
         experiment = dataclasses.replace(
-            self.experiment_of(self.entries[answer.pick], FIRST),
-            rounds=self.base.rounds,
-            evaluate=dataclasses.replace(self.base.evaluate, every=1),
+            self.experiment_of(self.entries[answer.pick], FIRST), rounds=self.base.rounds, evaluate=evaluate
         )
         chosen = Chosen(self.folder, answer, experiment)
         write_json(self.folder / "choice.json", chosen.to_plain())
@@ -485,13 +525,17 @@ class _Race:
             sentences.append("The draw that decided who stays in the race is among those that decided the rest.")
         if untuned := self.journal.get("untuned"):
             sentences.append(untuned)
+        if as_given := [name for name, better in self.journal["tuned"].items() if not better]:
+            sentences.append(f"Tuning found no better settings than those given for {', '.join(as_given)}.")
         left_out = self.journal["left_out"]
         failed = [f"{name} ({why.rstrip('.')})" for name, why in left_out.items() if name in self.entries]
         sentences += [f"Failed: {'; '.join(failed)}."] if failed else []
+        tried = {self.entries[name].method for name in (*self.runs, *left_out) if name in self.entries}
+        if untried := [name for name in dict.fromkeys(self.named) if name not in tried]:
+            sentences.append(f"There was no time for {', '.join(untried)}: a larger --budget tries all that was named.")
         able = len(list_names("method")) - sum(name not in self.entries for name in left_out)
-        tried = len({self.entries[name].method for name in self.runs})
-        if tried < able:
-            sentences.append(f"{tried} of {able} methods that can do this were tried.")
+        if len(tried) < able and not self.named:
+            sentences.append(f"{len(tried)} of {able} methods that can do this were tried.")
         return sentences
 
     def _tabulate_screening(self) -> Table:

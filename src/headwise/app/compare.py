@@ -20,13 +20,12 @@ from ..report.results import Line, Setting, name_row
 from ..report.tables import Table, TableStyle, format_captioned_latex, format_tables, tabulate_results, to_markdown
 from ..report.words import describe_results
 from ..runs.comparison import COMPARISON, read_comparison
-from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
 from ..settings.experiment import Experiment, with_settings
 from . import registry
 from .citing import display_name
 from .code import collect_code
-from .fit import SHORT, experiment_on
+from .fit import SHORT, read_base
 from .grid import (
     GridCell,
     Point,
@@ -38,7 +37,7 @@ from .grid import (
     tabulate_federations,
     tabulate_points,
 )
-from .launch import data_folder, free_folder, run_to_end
+from .launch import data_folder, run_to_end
 from .prepare import prepare
 from .tune import Watch, with_validation
 
@@ -126,7 +125,7 @@ class Comparison:
 
 def compare(
     base: Any,
-    methods: Sequence[str],
+    methods: str | Sequence[str],
     draws: int = 1,
     out: str | Path | None = None,
     *,
@@ -162,10 +161,11 @@ def compare(
     >>> [cell.point for cell in comparison.grid if cell.line.name == "fedah"]
     [(('train.lr', 0.01),), (('train.lr', 0.1),)]
     """
+    methods = [methods] if isinstance(methods, str) else methods
     lists = {name: value for name, value in settings.items() if name in GRIDS and isinstance(value, list)}
     federations, points = split_grid({**lists, **(grid or {})})
     settings = {name: value for name, value in settings.items() if name not in lists}
-    base, folder = read_base(base, settings, out, "compare")
+    base, folder = read_base(base, settings, out, compare)
     base = with_validation(base) if len(points) > 1 else base
     cells = {(f, p): _cells(base, methods, draws, seeds, (*f, *p)) for f in federations for p in points}
     for _, experiment, _ in next(iter(cells.values()))[: len(methods)] if len(base.model) > 1 else ():
@@ -182,16 +182,6 @@ def compare(
     comparison = _join(folder, done, base.evaluate.validation if len(points) > 1 else None)
     _write(comparison)
     return comparison
-
-
-def read_base(base: Any, settings: Mapping[str, Any], out: str | Path | None, verb: str) -> tuple[Experiment, Path]:
-    """The given experiment, or one from data and settings as for `fit`; and the folder for results."""
-    if not isinstance(base, Experiment):
-        folder = Path(out) if out else free_folder(f"{verb}-own")
-        return experiment_on(base, folder / INPUTS, settings), folder
-    if settings:
-        raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
-    return base, Path(out) if out else free_folder(f"{verb}-{base.data.name}")
 
 
 def _title(method: str, experiment: Experiment, point: Point) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import partial
@@ -16,13 +17,15 @@ from ..data.own.arrays import form_of, map_inputs
 from ..data.own.description import PARTS, Description, read_description
 from ..data.own.objects import COPY_GB, store
 from ..engine.events import Event, Observer, RoundEnded, RunStarted
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, closest
 from ..log.metrics import ACCURACY
 from ..log.schema import MOMENTS, figures
+from ..runs.manifest import INPUTS
 from ..runs.query import Run
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from, put
 from ..settings.fields import dump, field_types
+from ..settings.names import list_names
 from ..tasks.registry import kind_of
 from .continue_from import continue_from, settings_after
 from .inputs import new_inputs, with_remembered
@@ -45,6 +48,8 @@ DATA = ("classes", "names", "separator", "missing", "features", "preprocess", "s
 """settings of the data, named as in a data.toml"""
 ABOUT = ("client", "target", "task", "copy_gb", "sample_weight")
 """arguments of `fit` that are about the data"""
+OWN_SETTINGS = tuple(name for name in field_types(Experiment) if name not in ("data", "partition", "clients"))
+"""settings of an `Experiment` that a user's own data leave open"""
 TABLES = frozenset(k for k, kind in field_types(Experiment).items() if is_dataclass(kind))
 """settings that are tables of others"""
 LISTED = 10
@@ -113,7 +118,7 @@ def fit(
     >>> run.names
     ('va', 'rome')
     """
-    described, values = _sort_settings(settings)
+    described, values = _sort_settings(settings, fit)
     values |= {"rounds": rounds} | {k: v for k, v in (("method", method), ("model", model)) if v is not None}
     make = experiment_from
     if start is not None:
@@ -140,7 +145,7 @@ def continue_run(before: Run, rounds: int | None, out: str | Path | None, settin
         if out is not None or settings:
             raise ConfigError("rounds is missing: out and other settings are those of a new run, which continues this.")
         return resume(before.path)
-    described, values = _sort_settings(settings)
+    described, values = _sort_settings(settings, fit)
     if described:
         raise ConfigError(
             f"{next(iter(described))} is a setting of the data, which can't change here: use hw.fit(..., start=run)."
@@ -275,28 +280,45 @@ def _describe_arrays(d: Description, numbers: str, images: str) -> tuple[str, st
     return "features", f"{numbers}; {images}"
 
 
-def experiment_on(clients: Any, home: Path, settings: Mapping[str, Any]) -> Experiment:
-    """An experiment on data in memory, which is stored below `home`; `settings` are those of `fit`."""
+def read_base(
+    base: Any, settings: Mapping[str, Any], out: str | Path | None, function: Callable[..., Any]
+) -> tuple[Experiment, Path]:
+    """The given experiment, or one from data and settings as for `fit`; and the folder for results.
+
+    `function` is the public one that was called: its name is that of the folder, and errors suggest its arguments.
+    """
+    verb = function.__name__
+    if isinstance(base, Experiment):
+        known = (*ABOUT, *field_types(Experiment))
+        _sort_settings({k: v for k, v in settings.items() if k not in known}, function)  # a typo can't be set there
+        if settings:
+            raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
+        return base, Path(out) if out else free_folder(f"{verb}-{base.data.name}")
+    if isinstance(base, str) and base in list_names("data"):
+        raise ConfigError(f"base is {base!r}, a public data set: write hw.{verb}(hw.Experiment(data={base!r})).")
     about = {name: settings[name] for name in ABOUT if name in settings}
-    described, values = _sort_settings({k: v for k, v in settings.items() if k not in about})
+    described, values = _sort_settings({k: v for k, v in settings.items() if k not in about}, function)
+    folder = Path(out) if out else free_folder(f"{verb}-own")
     experiment_from({**values, "data": "digits"})
-    return experiment_from({**values, "data": str(store(clients, home, **about, **described))})
+    return experiment_from({**values, "data": str(store(base, folder / INPUTS, **about, **described))}), folder
 
 
-def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the data, and those of the experiment."""
+def _sort_settings(settings: Mapping[str, Any], function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the data, and those of the experiment; refuses others, and suggests arguments of the function."""
     described: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    own = [k for k in field_types(Experiment) if k not in ("data", "partition", "clients")]
     for name, value in sorted(settings.items(), key=lambda item: item[0] in SHORT):  # or a table would replace them
         if name in SHORT:
             put(values, SHORT[name], value)
         elif name in DATA:
             described[name] = {"ratio": value} if name == "split" and isinstance(value, str) else value
-        elif name in own:
+        elif name in OWN_SETTINGS:
             values[name] = {**values.get(name, {}), **value} if isinstance(value, Mapping) else value
         else:
-            known = [*own, *SHORT, *DATA, "client", "target", "task", "out"]
-            hint = f"did you mean {KNOWN_AS[name]!r}?" if name in KNOWN_AS else nearest(name, known)
+            arguments = [a.name for a in inspect.signature(function).parameters.values() if a.kind is not a.VAR_KEYWORD]
+            known = [*OWN_SETTINGS, *SHORT, *DATA, *ABOUT, *arguments]
+            meant = KNOWN_AS[name] if KNOWN_AS.get(name) in known else closest(name, known)
+            listed = f"see help(headwise.{function.__name__}) and help(headwise.Experiment)."
+            hint = f"did you mean {meant!r}?" if meant else listed
             raise ConfigError(f"{name} is not a setting: {hint}")
     return described, values

@@ -31,7 +31,7 @@ from ..privacy.accountant import account
 from ..runs.manifest import INPUTS, describe, describe_move, read_manifest, with_relative_paths
 from ..runs.query import NEW_CLIENTS, Run
 from ..runs.store import EARLY, LINES, Diagnostics, RunStore, mend_partition, new_run, refuse_if_taken
-from ..settings.choices import OWN
+from ..settings.choices import OWN, Choice
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
 from .checks import check_augment, check_loss, check_weights
@@ -214,6 +214,10 @@ def run_or_resume(
     if not (out / "manifest.json").exists():
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
     old = Run(out)
+    data = experiment_from(old.manifest["experiment"]).data
+    if experiment.data.name == OWN and _place_of(data) != _place_of(experiment.data):
+        # before `store_inputs`, whose list of files would be compared with those of the earlier data
+        raise RunError(f"{out} holds a run on other data, {_place_of(data)}: choose another --out.")
     experiment = store_inputs(experiment, out / INPUTS)
     now = (backend or make_local_backend(data_folder(data_dir))).make(experiment).experiment
     before = registry.resolve_all(experiment_from(old.manifest["experiment"]))
@@ -225,6 +229,12 @@ def run_or_resume(
     if _is_complete(old):
         return old
     return resume(out, data_dir=data_dir, observers=observers, backend=backend, **own_objects(now))
+
+
+def _place_of(data: Choice) -> str:
+    """The name of public data, the data.toml of one's own."""
+    path = data.options.get("path")
+    return str(Path(path).absolute()) if path else data.name
 
 
 class InterruptedRunError(RunError):

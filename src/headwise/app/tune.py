@@ -7,7 +7,8 @@ import inspect
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from ..disk.files import make_folder, read_json, without_flushing, write_bytes, write_json
 from ..disk.jsontext import leaves, to_toml
 from ..engine.events import Event, Observer, RoundEnded
-from ..errors import ConfigError, NoScoreError, explain_missing
+from ..errors import ConfigError, NoScoreError, explain_missing, pluralize
 from ..log.metrics import Metric
 from ..log.schema import JUDGED, Round, figures
 from ..report.tables import Table, to_markdown
 from ..runs.query import Run
 from ..seeds import seed_of
 from ..settings.experiment import Experiment, with_settings
-from ..settings.fields import Range, difference, field_types, literal
+from ..settings.fields import Count, Range, convert, difference, field_types, literal
 from ..settings.foreign import CHOICES
 from .code import collect_code
+from .fit import read_base
 from .launch import data_folder, free_folder, run_to_end
 from .prepare import prepare
 from .registry import make, resolve_all
@@ -33,6 +35,8 @@ from .registry import make, resolve_all
 Scale = Literal["log", "uniform", "int", "choice"]
 FACTOR = 30.0
 """how far from its default a positive number is searched in either direction"""
+SEARCHED = ("train", "method", "model", "server_model", "buffers")
+"""settings, or tables of them, that a search may change: all others are part of the question"""
 EXAMPLES = "train.lr=log:1e-3..1, train.epochs=int:1..10, method.mu=uniform:0..1 or train.optimizer=sgd,adam"
 
 
@@ -55,7 +59,8 @@ class Dimension:
         """Whether the search could choose this value."""
         if self.scale == "choice":
             return value in self.choices
-        return isinstance(value, (int, float)) and self.low <= value <= self.high
+        in_range = isinstance(value, (int, float)) and self.low <= value <= self.high
+        return in_range and (self.scale != "int" or value == int(value))
 
     def suggest(self, trial: Any) -> Any:
         """The value that an Optuna trial chooses."""
@@ -71,6 +76,10 @@ def parse_dimension(text: str) -> Dimension:
     name, sign, values = (part.strip() for part in text.partition("="))
     if not sign or not name or not values:
         raise ConfigError(f"space is {text!r}, but must look like {EXAMPLES}.")
+    if name == "method" or name.partition(".")[0] not in SEARCHED:
+        allowed = "train.*, method.*, model, server_model and buffers"
+        other = ": headwise choose compares methods" if name == "method" else ""
+        raise ConfigError(f"space is {text!r}, but a search may only change {allowed}{other}.")
     scale, colon, bounds = values.partition(":")
     if not colon or scale not in get_args(Scale):
         choices = tuple(literal(value.strip()) for value in values.split(","))
@@ -84,12 +93,25 @@ def parse_dimension(text: str) -> Dimension:
         return Dimension(name, "choice", choices=choices)
     low, dots, high = (literal(part) for part in bounds.partition(".."))
     numbers = all(isinstance(x, int if scale == "int" else (int, float)) for x in (low, high))
-    if scale == "choice" or not dots or not numbers or not low < high or (scale == "log" and low <= 0):
+    if scale == "choice" or not dots or not numbers:
         raise ConfigError(f"space is {text!r}, but must look like {EXAMPLES}.")
+    if scale == "log" and low <= 0:
+        raise ConfigError(f"space is {text!r}, but the low end of a log range must be above 0.")
+    if not low < high:
+        raise ConfigError(f"space is {text!r}, but the low end of a range must be below its high end.")
     return Dimension(name, scale, float(low), float(high))  # pyright: ignore[reportArgumentType]
 
 
-def find_space(experiment: Experiment, given: Iterable[str] = ()) -> list[Dimension]:
+def parse_space(space: Any) -> list[Dimension]:
+    """From one text, a list of texts, or a mapping of names to ranges or lists of values."""
+    if isinstance(space, Mapping):
+        listed = {k: ",".join(map(to_toml, v)) if isinstance(v, (list, tuple)) else v for k, v in space.items()}
+        space = [f"{name}={values}" for name, values in listed.items()]
+    texts = convert([space] if isinstance(space, str) else space, tuple[str, ...], "space")
+    return [parse_dimension(text) for text in texts]
+
+
+def find_space(experiment: Experiment, given: Iterable[Dimension] = ()) -> list[Dimension]:
     """The learning rate and the numbers among the method's own options; `given` ones replace or extend them."""
     dimensions = {"train.lr": Dimension("train.lr", "log", 1e-3, 1.0)}
     method = make("method", experiment.method)
@@ -97,7 +119,7 @@ def find_space(experiment: Experiment, given: Iterable[str] = ()) -> list[Dimens
         is_own = name in inspect.get_annotations(type(method))  # others share it, such as the server's optimizer
         if is_own and (dimension := _dimension(f"method.{name}", kind, getattr(method, name))):
             dimensions[dimension.name] = dimension
-    dimensions |= {d.name: d for d in map(parse_dimension, given)}
+    dimensions |= {d.name: d for d in given}
     return [*dimensions.values()]
 
 
@@ -138,7 +160,7 @@ Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """returns observers that display the run with this title"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """A search that has ended."""
 
@@ -165,6 +187,14 @@ class Tuning:
     def start(self) -> dict[str, Any]:
         """The trial with the settings that the search began with."""
         return self.trials[0]
+
+    def __repr__(self) -> str:
+        """Its best trial; the table has the others."""
+        best = f"{self.metric.label} {self.metric.form(self.best['score'])} with {self._format_best()}"
+        return f"<Tuning {self.out}: {pluralize(len(self.trials), 'trial')}, best validation {best}>"
+
+    def _format_best(self) -> str:
+        return ", ".join(f"{name} = {_shorten(value)}" for name, value in self.best["settings"].items())
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -195,8 +225,7 @@ class Tuning:
         best = self.best
         start = self.start
         form = self.metric.form
-        settings = ", ".join(f"{name} = {_shorten(value)}" for name, value in best["settings"].items())
-        sentences = [f"Best on validation samples: {form(best['score'])} with {settings}."]
+        sentences = [f"Best on validation samples: {form(best['score'])} with {self._format_best()}."]
         if start["state"] == "complete" and best is not start:
             sentences.append(f"The settings that the search began with give {form(start['score'])}.")
         if len(self.importances) > 1:
@@ -209,26 +238,31 @@ class Tuning:
 
 
 def tune(
-    base: Experiment,
+    base: Any,
     *,
     trials: int | None = None,
     budget: str | float | None = None,
-    space: Iterable[str] = (),
+    space: str | Sequence[str] | Mapping[str, Any] = (),
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
     watch: Watch = lambda title: nullcontext(()),
+    **settings: Any,
 ) -> Tuning:
     """Search the settings of an experiment on validation samples; test samples decide nothing.
 
     Args:
-        base: where the search begins; its own settings are the first trial.
+        base: an `Experiment`, or data as `fit` takes it; `settings` are then those of `fit`. The search begins with
+            these settings: they are the first trial.
         trials: how many settings to try; without a budget, 20.
         budget: the time after which no trial is begun or continued, such as ``"90s"``, ``"30m"`` or a number of
             seconds.
-        space: what to search beside or instead of the defaults, such as ``"train.lr=log:1e-3..1"``.
+        space: settings to search as well as ``train.lr`` and the numbers among the method's own options, or other
+            ranges for these, such as ``"train.lr=log:1e-3..1"``, ``["train.epochs=int:1..10", ...]`` or
+            ``{"train.lr": "log:1e-3..1", "train.optimizer": ["sgd", "adam"]}``.
         out: the folder of the search; that of an earlier one continues it.
         data_dir: the folder of public data sets.
         watch: returns observers that display the run with this title.
+        **settings: those of `fit`, such as ``client="hospital"`` or ``method="fedprox"``.
 
     Returns:
         The trials, the best settings and an experiment with them. The same number of trials gives the same answer,
@@ -238,14 +272,20 @@ def tune(
     >>> [*result.best["settings"]]
     ['train.lr', 'method.mu']
     """
-    search = _Search(base, space, out, data_dir, None if budget is None else parse_budget(budget))
+    trials = convert(trials, Count | None, "trials")
+    seconds = None if budget is None else parse_budget(budget)
+    dimensions = parse_space(space)
+    if out is None and isinstance(base, Experiment):
+        out = free_folder(f"tune-{Path(base.method.name).stem}-{base.data.name}")
+    base, folder = read_base(base, settings, out, tune)
+    search = _Search(base, dimensions, folder, data_dir, seconds)
     limit = trials if trials is not None else (TRIALS if budget is None else 10**6)
     while trial := search.next_trial(limit):
-        settings = {d.name: d.suggest(trial) for d in search.space}
+        values = {d.name: d.suggest(trial) for d in search.space}
         folder = search.folder / f"trial-{trial.number:03d}"
         with watch(f"trial {trial.number}") as observers, search.judge(trial) as judge, without_flushing():
             judge.catch_up(folder)
-            experiment = _with_settings(search.base, settings | {"evaluate.every": search.every})
+            experiment = _with_settings(search.base, values | {"evaluate.every": search.every})
             again = f"tune again into {search.folder}"
             run = run_to_end(experiment, folder, again, data_dir=data_dir, observers=[*observers, judge.observe])
             judge.finish(run)
@@ -298,8 +338,8 @@ class _Search:
     def __init__(
         self,
         base: Experiment,
-        space: Iterable[str],
-        out: str | Path | None,
+        given: Iterable[Dimension],
+        folder: Path,
         data_dir: str | Path | None,
         budget: float | None,
     ) -> None:
@@ -311,11 +351,11 @@ class _Search:
         self.states = self.optuna.trial.TrialState
         self.base = resolve_all(with_validation(base))
         self.metric = prepare(self.base, data_folder(data_dir)).plan.metric
-        self.space = find_space(self.base, space)
+        self.space = find_space(self.base, given)
         for d in self.space:  # a wrong name or value is refused before the first trial
             for value in d.choices or (d.low, d.high):
                 _with_settings(self.base, {d.name: int(value) if d.scale == "int" else value})
-        self.folder = Path(out) if out else free_folder(f"tune-{Path(base.method.name).stem}-{base.data.name}")
+        self.folder = folder
         self.study = self._open()
 
     def _open(self) -> Any:
@@ -329,7 +369,7 @@ class _Search:
         path = self.folder / "tune.json"
         if path.exists() and (before := read_json(path)) != about:
             keys = [k for k in about if before.get(k) != about[k]] if isinstance(before, dict) else [*about]
-            raise ConfigError(f"{self.folder} holds a search with other {', '.join(keys)}: choose another --out.")
+            raise ConfigError(f"{self.folder} holds a search that differs in {', '.join(keys)}: choose another --out.")
         make_folder(self.folder)
         write_json(path, about)
         log = self.optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))
@@ -389,6 +429,16 @@ class _Search:
             )
         return trials
 
+    def estimate_importances(self) -> dict[str, float]:
+        """Empty where Optuna warns that it can't, for example since all scores are equal: its shares are then equal."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            try:
+                shares = self.optuna.importance.get_param_importances(self.study)
+            except UserWarning:
+                return {}
+        return {name: float(share) for name, share in shares.items()}
+
     def finish(self) -> Tuning:
         trials = self.list_trials()
         complete = sum(t["state"] == "complete" for t in trials)
@@ -396,10 +446,7 @@ class _Search:
             raise NoScoreError(
                 f"no trial in {self.folder} has ended with a score: give it a larger budget, or fewer rounds."
             )
-        importances: dict[str, float] = {}
-        if complete >= 2 * len(self.space) + 2:
-            importances = self.optuna.importance.get_param_importances(self.study)
-        shares = {name: float(share) for name, share in importances.items()}
+        shares = self.estimate_importances() if complete >= 2 * len(self.space) + 2 else {}
         best = _with_settings(self.base, best_trial(trials, self.metric)["settings"])
         result = Tuning(self.folder, self.metric, self.space, trials, shares, best)
         write_json(self.folder / "result.json", result.to_plain())

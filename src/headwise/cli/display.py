@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,7 @@ class Watch:
         spent = max(time.monotonic() - self.begun, 1e-9)
         left = spent / max(self.t - self.first, 1) * (self.rounds - self.t)
         measured = {m: values for m in MOMENTS if (values := figures(self.row, m, self.metric))}
-        moments = [(m, f"{values[self.metric.name]:.4f}") for m, values in measured.items()]
+        moments = [self._format_scores(m, values) for m, values in measured.items()]
         return [
             ("round", f"{self.t}/{self.rounds}"),
             *moments,
@@ -83,6 +83,12 @@ class Watch:
             *([("failed", str(self.failed))] if self.failed else []),
             *([("left", _format_clock(left))] if self.t > self.first else []),
         ]
+
+    def _format_scores(self, moment: str, values: Mapping[str, Any]) -> tuple[str, str]:
+        """On validation samples where there are any: who watches must not choose by test samples."""
+        if (judged := values.get(self.metric.validation)) is not None:
+            return f"{moment}, validation", f"{judged:.4f}"
+        return moment, f"{values[self.metric.name]:.4f}"
 
     def picture(self) -> Table:
         grid = Table.grid(padding=(0, 2))

@@ -102,10 +102,14 @@ def find_federations(version: str, names: Sequence[str]) -> list[Federation]:
 
 def read_federation(path: Path, source: str) -> Federation:
     values = read_toml(path)
-    if {*values} != {*FIELDS} or not all(isinstance(values[k], str) for k in FIELDS[:2]):
-        raise ConfigError(f"{path} must have a title, a kind and a table [experiment], and nothing else.")
+    if unknown := [k for k in values if k not in FIELDS]:
+        raise ConfigError(f"{path}: {unknown[0]} is not part of a federation: {nearest(unknown[0], FIELDS)}")
+    if missing := [k for k in FIELDS if k not in values]:
+        raise ConfigError(f"{path}: {missing[0]} is missing; it must have a title, a kind and a table [experiment].")
+    if wrong := [k for k in FIELDS[:2] if not isinstance(values[k], str)]:
+        raise ConfigError(f"{path}: {wrong[0]} is {values[wrong[0]]!r}, but must be a text.")
     if not isinstance(values["experiment"], dict):
-        raise ConfigError(f"{path}: experiment is not a table.")
+        raise ConfigError(f"{path}: experiment is {values['experiment']!r}, but must be a table.")
     if wrong := [k for k in GIVEN if k in values["experiment"]]:
         raise ConfigError(f"{path}: experiment sets {wrong[0]}, which the league decides.")
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,60}", path.stem):
@@ -143,12 +147,11 @@ class LeagueCell:
         """Where its method's tuned settings are, which all draws share."""
         return folder / "tuned" / self.federation.name / f"{self.name}.json"
 
-    @property
-    def command(self) -> str:
-        """The command that repeats only this cell."""
+    def command(self, folder: Path) -> str:
+        """The command that adds only this cell to the folder."""
         words = ["headwise", "league", self.federation.source, "--methods", self.method, "--draw", str(self.draw)]
         words += ["--settings", self.setting] if self.setting != "default" else []
-        return shlex.join([*words, "--out", "runs/cell", "--keep-runs"])
+        return shlex.join([*words, "--out", str(folder)])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +13,12 @@ from ..app.prepare import prepare
 from ..app.registry import resolve
 from ..disk.files import make_folder, write_bytes
 from ..engine.executors.crew import Crew, WorkerLostError
-from ..errors import ConfigError, DataError, RunError, pluralize
+from ..errors import ConfigError, DataError, HeadwiseError, RunError, pluralize
 from ..report.page import fill_template, script_safe
 from ..report.recommendation import LOCAL
 from ..settings.names import list_names
 from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell, to_csv
-from .standings import Group, Standings, federation_table, standings_of
+from .standings import STAR, Group, Standings, federation_table, standings_of
 
 DRAWS = 5
 Note = Callable[[str], None]
@@ -32,16 +32,28 @@ class League:
     """The results so far, and what is missing."""
 
     results: tuple[Result, ...]
-    missing: tuple[LeagueCell, ...] = ()
+    """those that were asked for, then all others in the folder that still hold"""
+    missing: tuple[str, ...] = ()
+    """the commands that run each"""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
-    """federations whose data are missing, and why"""
+    """federations that were not run, since their data are missing, and why"""
+    older: tuple[str, ...] = ()
+    """results in the folder that the tables leave out: their files have changed since, or are not here"""
+    strangers: tuple[str, ...] = ()
+    """federations in the folder that were not named, so that nobody knows whether their results still hold"""
 
     def words(self) -> list[str]:
         """What the results lack, in sentences."""
-        sentences = [f"Left out: {name}. {reason}" for name, reason in self.left_out.items()]
+        sentences = [f"Not run: {name}. {reason}" for name, reason in self.left_out.items()]
         if self.missing:
             counted = pluralize(len(self.missing), "cell")
-            sentences.append(f"{counted} not run yet; the first: {self.missing[0].command}")
+            sentences.append(f"{counted} not run yet; the first: {self.missing[0]}")
+        if self.older:
+            changed = "whose federation, method or data has changed since, or is not here"
+            sentences.append(f"The tables leave out results {changed}: {', '.join(self.older)}.")
+        if self.strangers:
+            named = ", ".join(self.strangers)
+            sentences.append(f"The tables leave out other federations in the folder: {named}; name their files.")
         alone = [f"{r.method} on {r.federation}" for r in self.results if r.kb_down == 0 and r.method != "standalone"]
         if alone:
             sentences.append(f"Clients received nothing, and trained alone: {', '.join(dict.fromkeys(alone))}.")
@@ -64,11 +76,13 @@ def play(
     keep: bool = False,
     workers: int = 1,
     note: Note = lambda line: None,
+    shown: Sequence[Federation] = (),
 ) -> League:
     """Run all cells of these federations, methods, settings and draws that are not in the folder yet.
 
     Draws come first, so that a league that is stopped early has all methods on the same draws. `workers` cells run at
-    the same time, each in a process of its own.
+    the same time, each in a process of its own. The league has all results in the folder that still hold, of these
+    federations and of those in `shown`.
     """
     names = [*methods] or list_names("method")
     for name in names:
@@ -85,8 +99,14 @@ def play(
     for done, (k, result) in enumerate(_run_all(missing if run else [], run_one, workers)):
         results[k] = result
         note(f"{done + 1} of {len(missing)}: {_describe(cells[k], result)}")
-    left = tuple(cell for cell, result in zip(cells, results, strict=True) if result is None)
-    return League(tuple(result for result in results if result), left, left_out)
+    left = tuple(cell.command(folder) for cell, result in zip(cells, results, strict=True) if result is None)
+    known = {federation.name: federation for federation in (*shown, *federations)}
+    others, older, strangers = _read_others(folder, known, {_place(result) for result in results if result})
+    everything = (*(result for result in results if result), *others)
+    if left_out and not able and not everything:
+        reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in left_out.items())
+        raise DataError(f"no federation can be run, since their data are missing: {reasons}.")
+    return League(everything, left, left_out, older, strangers)
 
 
 def _run_numbered(
@@ -123,14 +143,14 @@ def render(league: League) -> str:
     return fill_template(
         "page.html.j2",
         folder=HOME,
-        words=standings.words(),
+        star=STAR,
+        words=[*league.words(), *standings.words()],
         overview=standings.overview(),
         families=standings.tabulate_families(),
         groups=[(group, *federation_table(group)) for group in standings.groups],
         names=sorted({*standings.families.values()}),
         data=script_safe(page_data(standings)),
-        missing=[cell.command for cell in league.missing],
-        left_out=league.left_out,
+        missing=league.missing,
     )
 
 
@@ -180,13 +200,42 @@ def _read_cell(cell: LeagueCell, folder: Path) -> Result | None:
     if not path.exists():
         return None
     before = read_result(path)
-    now = {
-        "federation_hash": hash_of(cell.federation),
-        "numerics": cell.code.numerics,
-    }
-    if differ := [name for name, value in now.items() if getattr(before, name) != value]:
-        raise ConfigError(f"{path} has another {differ[0].replace('_', ' ')}: choose another --out.")
+    if before.federation_hash != hash_of(cell.federation):
+        raise ConfigError(f"{cell.federation.source} has changed since {path} was run: choose another --out.")
+    if before.numerics != cell.code.numerics:
+        raise ConfigError(f"{path} is of another version of Headwise: choose another --out.")
     return before
+
+
+def _place(result: Result) -> tuple[str, str, str, int]:
+    return result.federation, result.method, result.setting, result.draw
+
+
+def _read_others(
+    folder: Path, federations: Mapping[str, Federation], known: Container[tuple[str, str, str, int]]
+) -> tuple[list[Result], tuple[str, ...], tuple[str, ...]]:
+    """The other results in the folder; those that hold no longer; and federations that are not among these.
+
+    What has been run again since is only in the first.
+    """
+    files = {path: read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))}
+    strangers = {r.federation for r in files.values()} - {*federations}
+    rest = {p: r for p, r in files.items() if r.federation in federations and _place(r) not in known}
+    current = [r for path, r in rest.items() if _holds(r, path, federations[r.federation], folder)]
+    places = {_place(result) for result in current}
+    older = {f"{r.method} on {r.federation}" for r in rest.values() if _place(r) not in places}
+    return current, tuple(sorted(older)), tuple(sorted(strangers))
+
+
+def _holds(result: Result, path: Path, federation: Federation, folder: Path) -> bool:
+    """Whether this federation, and the method's code as it is now, give this result."""
+    kind: Kind = "tuned" if result.setting == "tuned" else "default"
+    try:
+        return result.federation_hash == hash_of(federation) and path == LeagueCell(
+            federation, result.method, result.draw, kind
+        ).path(folder)
+    except HeadwiseError:  # its file is gone, or can't be used any more
+        return False
 
 
 def _describe(cell: LeagueCell, result: Result) -> str:

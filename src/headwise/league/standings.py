@@ -21,6 +21,10 @@ from .cells import Result
 RIVALS = (LOCAL, FINE_TUNED)
 AGAINST_LOCAL = ("ahead of local training", "worse off")
 """columns of a federation's table that need local training"""
+STAR = (
+    "A star marks what can't be told apart from the best: it is behind by no more than half a point, or by what may be "
+    "chance, after a correction for the number of methods compared."
+)
 
 
 def entry_of(result: Result) -> str:
@@ -353,10 +357,13 @@ def compare_leagues(old: Sequence[Result], new: Sequence[Result]) -> list[Change
 
 def describe_changes(changes: Sequence[Change]) -> list[str]:
     """The effect of a code change, in sentences."""
+    if not changes:
+        return ["No method is on the same draws of the same federation in both leagues."]
     same = sum(change.identical for change in changes)
     sure = [c for c in changes if not c.identical and c.difference.excludes_zero]
     large = [c for c in sure if abs(c.difference.value) > EQUAL]
-    counted = f"{pluralize(len(changes), 'pair')} of a method and a federation are in both leagues"
+    are = "is" if len(changes) == 1 else "are"
+    counted = f"{pluralize(len(changes), 'pair')} of a method and a federation {are} in both leagues"
     return [
         f"{counted}: {same} with the same scores, {len(sure)} that changed by more than chance (95 %), "
         f"{len(large)} of them by more than {100 * EQUAL:g} points.",

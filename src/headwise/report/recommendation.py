@@ -1,6 +1,6 @@
 """Which method to use, in words: what `headwise choose` answers, decided on validation samples.
 
-Test samples are read here, once, for the methods that the answer names.
+Test samples are compared here, once, for the methods that the answer names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..stats import EQUAL, FEW, Cells
 from .data import command_of
 from .results import Line, Setting
 from .tables import Table
-from .words import NAMED, describe_difference, points
+from .words import NAMED, SAME, describe_difference, describe_guess, points
 
 LOCAL = "standalone"
 GLOBAL = "fedavg"
@@ -28,6 +28,9 @@ YARDSTICKS = (LOCAL, GLOBAL, FINE_TUNED)
 """always compared: local training, one global model, and that model fine-tuned by each client"""
 SPREAD = 0.05
 """share of the spread over clients that makes no difference in practice, of metrics that are not in per cent"""
+GUESS = "guessing"
+RIVALS = 6
+"""methods that must have been tried beside local training before learning together is said not to pay"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class Recommendation:
     screened: Table
     """every method that was tried, on the first draw"""
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
-    """those that ran on fewer draws, and on how many"""
+    """those that ran on fewer of the draws that decide, and on how many"""
+    rounds: tuple[int, int] = (1, 1)
+    """those of each run, and those of the given experiment"""
 
     @property
     def metric(self) -> Metric:
@@ -77,11 +82,11 @@ class Recommendation:
     def near(self) -> list[str]:
         """The lines that can't be told apart from the best, which is the first.
 
-        Whether local training is behind is a question from before any run, so its own interval decides, without Holm.
+        Whether a yardstick is behind is a question from before any run, so its own interval decides, without Holm.
         """
         cells = self.validation
         best, *others = cells.not_worse_than_best(self.equal)
-        behind = [n for n in others if self.method_of(n) == LOCAL and cells.difference(best, n).excludes_zero]
+        behind = [n for n in others if self.method_of(n) in YARDSTICKS and cells.difference(best, n).excludes_zero]
         return [best, *(n for n in others if n not in behind or cells.difference(best, n).value <= self.equal)]
 
     @cached_property
@@ -119,7 +124,20 @@ class Recommendation:
 
     @cached_property
     def for_worst_tenth(self) -> str:
-        return max(self.lines, key=lambda name: self.metric.gain(self.validation.worst_tenth(name).value, 0.0))
+        """The best line for the worst tenth of the clients: the recommended one, unless another is better."""
+        values = {name: self.validation.worst_tenth(name).value for name in self.lines}
+        best = max(values, key=lambda name: self.metric.gain(values[name], 0.0))
+        return best if self.metric.gain(values[best], values[self.pick]) >= SAME else self.pick
+
+    @cached_property
+    def guessed(self) -> Cells | None:
+        """The recommended line on test samples beside what guessing scores there; None where that is not defined."""
+        rows = [run.floors for run in self.lines[self.pick].by_cell.values()]
+        floors = np.array([[np.nan if floor is None else floor for floor in row] for row in rows])
+        scores = self.test.scores[self.pick]
+        if floors.size != scores.size or np.isnan(floors).all():
+            return None
+        return replace(self.test, scores={self.pick: scores, GUESS: floors.reshape(scores.shape)})
 
     @cached_property
     def for_traffic(self) -> str:
@@ -140,6 +158,7 @@ class Recommendation:
             "for_traffic": self.for_traffic,
             "draws": self.draws,
             "metric": self.metric.name,
+            "floor": self.guessed and self.guessed.mean(GUESS).value,
             "validation": {name: self.validation.mean(name)._asdict() for name in rows},
             "test": {name: self.test.mean(name)._asdict() for name in self.test.scores},
             "best_probabilities": self.validation.best_probabilities(self.equal),
@@ -158,7 +177,7 @@ class Recommendation:
             worse_off = "" if self.local in (None, name) else f"{cells.share_worse_off(name, self.local).value:.0%}"
             test = form(self.test.mean(name).value) if name in self.test.scores else ""
             measured = [form(cells.mean(name).value), form(cells.worst_tenth(name).value), f"{likely[name]:.0%}"]
-            costs = [f"{self.traffic(name) / 1024:,.1f}", f"{self.lines[name].per_round('seconds'):.2f}"]
+            costs = [f"{self.traffic(name) / 1024:,.1f}", f"{self.lines[name].per_round('seconds'):.2g}"]
             rows.append([name, *measured, worse_off, test, *costs])
         return head, rows
 
@@ -169,7 +188,8 @@ class Recommendation:
     def words(self) -> list[str]:
         """The answer."""
         return [
-            self._verdict(),
+            self._after() + self._verdict(),
+            *self._compare_with_floor(),
             *self._compare_with_one_model(),
             *self._describe_ties(),
             *self._describe_others(),
@@ -180,6 +200,10 @@ class Recommendation:
             *self._still_rising(),
             *self.limits,
         ]
+
+    def _after(self) -> str:
+        run, given = self.rounds
+        return f"After {run} of {pluralize(given, 'round')}: " if run < given else ""
 
     def _verdict(self) -> str:
         """Whether learning together pays."""
@@ -192,11 +216,13 @@ class Recommendation:
                 return f"Local training {score}; no other method ended."
             lead = self._difference(self.validation, others[0], pick)
             shown = self.validation.difference(others[0], pick).high <= self.equal
-            verdict = (
-                "Learning together does not pay here" if shown else "Nothing shows that learning together pays here"
-            )
+            tried = max(len(self.screened[1]), len({self.method_of(name) for name in self.lines})) - 1
+            verdict = "Nothing shows that learning together pays here"
+            if shown:
+                few = f"Of {pluralize(tried, 'other method')} that ran, none pays here"
+                verdict = "Learning together does not pay here" if tried >= RIVALS else few
             more = "" if shown or lead.startswith("behind") else " A larger --budget may show that it does."
-            return f"{verdict}: local training {score}; {others[0]} is {lead}, on validation samples.{more}"
+            return f"{verdict}: local training {score}; on validation samples, {others[0]} is {lead}.{more}"
         if local is None:
             return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
         lead = self.test.difference(pick, local)
@@ -205,7 +231,7 @@ class Recommendation:
         how = "one model for everybody is enough" if self.method_of(pick) == GLOBAL else f"use {pick}"
         if np.isnan(lead.low):
             return f"Of the methods that ran, {how}. {scores}."
-        if lead.low > 0:
+        if lead.low > 0 and (self.draws > 1 or self.setting.is_one_division):  # another draw may differ
             return f"Learning together pays here: {how}. {scores}."
         more = "A larger --budget would tell more."
         if lead.value > 0:
@@ -221,6 +247,17 @@ class Recommendation:
         value, low, high = self.test.mean(name)
         span = self.metric.span(low, high)
         return f"{self.metric.form(value)} ({self.metric.label} on test samples{span and f', {span}'})"
+
+    def _compare_with_floor(self) -> list[str]:
+        """What guessing scores, and whether anything was learned at all."""
+        if self.guessed is None:
+            return []
+        guess = f"{describe_guess(self.setting)} gives {self.metric.form(self.guessed.mean(GUESS).value)}"
+        sentence = f"{guess[0].upper()}{guess[1:]}"
+        lead = self.guessed.difference(self.pick, GUESS)
+        if (lead.value if np.isnan(lead.low) else lead.low) > 0:
+            return [f"{sentence}."]
+        return [f"{sentence}: nothing shows that {self.pick} has learned more than that."]
 
     def _compare_with_one_model(self) -> list[str]:
         one = self.one_model
@@ -273,12 +310,18 @@ class Recommendation:
             return []
         share, low, high = test.share_worse_off(pick, local)
         span = "" if np.isnan(low) else f" ({low:.0%} to {high:.0%})"
-        sentence = f"On test samples, worse off with {pick} than with local training: {share:.0%} of the clients{span}"
+        over = f", averaged over {pluralize(test.draws, 'draw')}" if test.draws > 1 else ""
+        sentence = (
+            f"On test samples, worse off with {pick} than with local training: {share:.0%} of the clients{span}{over}"
+        )
         if not self.setting.has_same_clients:
             return [f"{sentence}."]
         gains = (test.scores[pick] - test.scores[local]).mean((0, 1)) * self.metric.gain(1.0, 0.0)
-        losers = [int(c) for c in np.argsort(gains) if gains[c] < 0]
-        named = [f"{self.setting.label_of(c)} ({points(self.metric, gains[c], '+')})" for c in losers[:NAMED]]
+        losers = [int(c) for c in np.argsort(gains) if gains[c] <= -SAME]
+        names = self.setting.run.names
+        named = [
+            f"{names[c] if names else f'client {c}'} ({points(self.metric, gains[c], '+')})" for c in losers[:NAMED]
+        ]
         return [f"{sentence}{': ' if named else ''}{', '.join(named)}{', ...' if len(losers) > NAMED else ''}."]
 
     def _privacy(self) -> list[str]:
@@ -302,7 +345,7 @@ class Recommendation:
         for draws in sorted({*self.left_out.values()}):
             names = [name for name, count in self.left_out.items() if count == draws]
             others = f"{len(names)} others were" if len(names) > 1 else "1 other was"
-            after = "one draw" if draws == 1 else f"{draws} draws"
+            after = ("the first draw", "one draw")[draws] if draws < 2 else f"{draws} draws"
             sentences.append(f"{others} left out after {after}: {', '.join(names)}.")
         return sentences
 

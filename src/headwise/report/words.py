@@ -76,7 +76,7 @@ def describe_results(setting: Setting) -> list[str]:
     floor = setting.floor
     if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
         sentences.append(
-            f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}."
+            f"Below the floor of {form(floor)}, which is what {describe_guess(setting)} scores: {', '.join(below)}."
         )
     sentences += _list_alone(setting)
     if setting.is_one_division:
@@ -211,12 +211,15 @@ def _lead(setting: Setting, one: Line, other: Line) -> str:
 def describe_difference(cells: Cells, metric: Metric, one: str, other: str, *, one_division: bool = False) -> str:
     """How far one is ahead of or behind another, and how certain that is; with enough draws, how many would decide."""
     lead, low, high = (interval := cells.difference(one, other))
-    words = f"{'ahead' if lead >= 0 else 'behind'} by {points(metric, abs(lead))}"
+    how = "ahead"
+    if lead < 0:
+        how, lead, low, high = "behind", -lead, -high, -low
+    words = f"{how} by {points(metric, lead)}"
     if math.isnan(low):
         return f"{words}, from one run, so it may be chance"
-    number = "{:+.1f}".format if metric.form is percent else "{:+.3f}".format
-    scale = 100 if metric.form is percent else 1
-    words += f" ({number(scale * low)} to {number(scale * high)} over {_repeats(cells, one_division)})"
+    scale, digits = (100, 1) if metric.form is percent else (1, 3)
+    span = " to ".join(f"{round(scale * end, digits) + 0.0:+.{digits}f}" for end in (low, high))  # -0.0 becomes 0.0
+    words += f" ({span} over {_repeats(cells, one_division)})"
     if interval.excludes_zero:
         return words
     more = cells.draws_to_separate(one, other) if cells.draws >= FEW else None
@@ -268,7 +271,7 @@ def _is_majority(setting: Setting) -> bool:
     return is_majority(setting.metric, setting.run.manifest["experiment"]["task"])
 
 
-def _guess(setting: Setting) -> str:
+def describe_guess(setting: Setting) -> str:
     return (
         "always guessing a client's most frequent class"
         if _is_majority(setting)

@@ -9,7 +9,6 @@ import click
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, pluralize
-from ...settings.fields import Count, convert
 from ..options import INPUT_FILE, experiment_options, literal, read_options
 from ..output import table_text
 
@@ -46,7 +45,7 @@ def command(
     chosen = choose(
         base,
         budget=budget,
-        methods=[name for name in methods.split(",") if name],
+        methods=methods,
         draws=literal(draws),
         trials=literal(trials),
         only_sums=only_sums,
@@ -68,11 +67,14 @@ def command(
 @click.option("--trials", help="how many settings to try  [20 without a budget]")
 @click.option("--budget", help="time to spend, such as 90s, 30m or 2h")
 @click.option(
-    "--space", multiple=True, metavar="KEY=RANGE", help="what to search: train.lr=log:1e-3..1, train.optimizer=sgd,adam"
+    "--space",
+    multiple=True,
+    metavar="KEY=RANGE",
+    help="search this too, or a default in another range: train.lr=log:1e-3..1, train.optimizer=sgd,adam",
 )
 @experiment_options("new, or the one to continue", refused=("track",))
 def tune(config: Path | None, trials: str | None, budget: str | None, space: tuple[str, ...], **options: Any) -> None:
-    """Search the learning rate and the method's own options on validation samples.
+    """Search the learning rate and the numbers among the method's own options on validation samples.
 
     Use the same --out again to continue a search that was interrupted. Needs pip install 'headwise[tune]'.
     """
@@ -81,14 +83,13 @@ def tune(config: Path | None, trials: str | None, budget: str | None, space: tup
         raise ConfigError(
             "--track is given, but tune writes its own log of trials: track a run with the best settings."
         )
-    count = None if trials is None else convert(literal(trials), Count, "trials")
     base = given.experiment(config)
 
     from ...app import tune as tuning
 
     result = tuning.tune(
         base,
-        trials=count,
+        trials=None if trials is None else literal(trials),
         budget=budget,
         space=space,
         out=given.out,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def command(
     """Compare all methods on small federations that differ in kind: label skew, feature shift, few samples and so on.
 
     Cells (a method on a draw of a federation) that are in --out already are not run again. To add a method or a
-    federation, name its file.
+    federation, name its file. The tables show all cells in --out, not only those that are asked for here.
     """
     numbers = [*range(convert(literal(draws), Seeds, "draws"))]
     if only is not None:
@@ -60,10 +61,11 @@ def command(
     from ...league.cells import find_federations, read_csv
     from ...league.play import play, write_league
 
-    before = read_csv(old) if old else []
+    before = read_csv(old) if old else None
     kinds: Any = [text for text in settings.split(",") if text]
+    to_run = find_federations(version, federations)
     league = play(
-        find_federations(version, federations),
+        to_run,
         out,
         data_folder(data_dir),
         methods=[name for name in methods.split(",") if name],
@@ -73,27 +75,37 @@ def command(
         keep=keep_runs,
         workers=at_once or cores(),
         note=(lambda line: None) if quiet else (lambda line: click.echo(line, err=True)),
+        shown=find_federations(version, []),
     )
     write_league(league, out)
-    _show(league, before, out, as_json)
+    _show(league, [federation.name for federation in to_run], before, out, as_json)
 
 
-def _show(league: Any, before: Any, out: Path, as_json: bool) -> None:
-    from ...league.standings import compare_leagues, describe_changes, federation_table, standings_of, tabulate_changes
+def _show(league: Any, names: Sequence[str], before: Any, out: Path, as_json: bool) -> None:
+    from ...league.standings import (
+        STAR,
+        compare_leagues,
+        describe_changes,
+        federation_table,
+        standings_of,
+        tabulate_changes,
+    )
     from ..output import table_text
 
     standings = standings_of(league.results)
-    changes = compare_leagues(before, league.results) if before else []
-    words = [*league.words(), *standings.words(), *(describe_changes(changes) if before else [])]
+    changes = compare_leagues(before or [], league.results)
+    words = [*league.words(), *standings.words(), *(describe_changes(changes) if before is not None else [])]
     if as_json:
-        plain = {"out": str(out), "words": words, "missing": [cell.command for cell in league.missing]}
+        plain = {"out": str(out), "words": words, "missing": league.missing}
         click.echo(to_json({**plain, "left_out": league.left_out, "standings": standings.to_plain()}))
         return
-    click.echo(table_text(*standings.overview(), title="All federations", numbers_from=2, width=140))
-    if len(standings.groups) == 1:
-        group = standings.groups[0]
+    if standings.table:
+        click.echo(table_text(*standings.overview(), title="All federations", numbers_from=2, width=140))
+    only = [group for group in standings.groups if len(standings.groups) == 1 or [group.name] == names]
+    for group in only:
         click.echo(table_text(*federation_table(group), title=group.name, numbers_from=1, width=140))
-    if before:
+        click.echo(STAR)
+    if not all(change.identical for change in changes):
         click.echo(table_text(*tabulate_changes(changes), title="Changes", numbers_from=2, width=120))
     click.echo("\n".join(words))
     click.echo(f"Page: {out / 'league.html'}; table: {out / 'league.csv'}")
