@@ -254,7 +254,7 @@ class _Race:
             raise ConfigError("the data has one client, but choose needs two or more: with one, nothing is shared.")
         if not prepared.summary.val:
             raise ConfigError(
-                "no client has validation samples, on which choose decides: clients need two samples or more."
+                "no client has validation samples, on which choose decides: clients need more training samples."
             )
         names = [*dict.fromkeys([*YARDSTICKS, *(methods or read_portfolio())])]
         left_out = self.journal["left_out"]

@@ -95,9 +95,9 @@ def test_files_that_come_and_go(tmp_path: Path) -> None:
     d = npz(tmp_path, ann={"x": X, "y": Y})
     known = hash_files(d)
     np.savez(d.place / "bob.npz", x=X, y=Y)
-    with pytest.raises(DataError, match=r"bob.npz has been added since the run began\.$"):
+    with pytest.raises(DataError, match=r"bob.npz has been added since the run began: remove it"):
         check_unchanged(d, known)
-    with pytest.raises(DataError, match=r"eve.npz has been removed since the run began\.$"):
+    with pytest.raises(DataError, match=r"eve.npz has been removed since the run began: restore it"):
         check_unchanged(d, {**hash_files(d), "eve.npz": known["ann.npz"]})
 
 

@@ -281,7 +281,7 @@ def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str,
     typed = ["classes", "label_type"] if classes else []
     written = [name for name in ("delimiter", "decimal", "header") if getattr(d, name) != getattr(plain, name)]
     lines = [
-        "# Guessed from the files. Correct what is wrong, then run: headwise data check data.toml",
+        "# Guessed from the files. Correct what is wrong, then run headwise data check with this file.",
         *_write_settings(Description, settings, ["format", "path", *used]),
         f"task = {to_toml(d.task)}" if d.task else f"# task = {to_toml(task)}  # one of {', '.join(TASKS)}; guessed",
     ]

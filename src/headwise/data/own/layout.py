@@ -164,14 +164,15 @@ def fingerprint(d: Description, known: Hashes | None = None) -> str:
 def check_unchanged(d: Description, known: Hashes, *, content: bool = False) -> None:
     """Raise a DataError that names the first file that differs from `known`; `content`: read all files to check."""
     now = hash_files(d, None if content else known, fresh=content)
+    advice = "restore it, or begin anew in another folder"
     for name in [*known, *now]:
         path = d.place if d.place.is_file() else d.place / name
         if name not in now:
-            raise DataError(f"{path} has been removed since the run began.")
+            raise DataError(f"{path} has been removed since the run began: {advice}.")
         if name not in known:
-            raise DataError(f"{path} has been added since the run began.")
+            raise DataError(f"{path} has been added since the run began: remove it, or begin anew in another folder.")
         if now[name].sha256 != known[name].sha256:
-            raise DataError(f"{path} has changed since the run began.")
+            raise DataError(f"{path} has changed since the run began: {advice}.")
 
 
 def read_hashes(path: Path) -> dict[str, FileHash]:
