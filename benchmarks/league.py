@@ -117,7 +117,7 @@ def tuning(results: list[Result]) -> list[str]:
     """What tuned settings change, in each federation where all methods have them."""
     rows: list[list[str]] = []
     for group in split_by_federation(results):
-        pairs = [(f"{name}, tuned", name) for name in group.scored if f"{name}, tuned" in group.scored]
+        pairs = [(f"tuned {name}", name) for name in group.scored if f"tuned {name}" in group.scored]
         if not pairs:
             continue
         leads = {name: group.cells.difference(tuned, name) for tuned, name in pairs}
@@ -220,9 +220,8 @@ def portfolio(standings: Standings) -> str:
         "[standings]",
     ]
     for s in standings.table:
-        if "," not in s.name:
-            wins, _, losses = s.against[LOCAL]
-            lines.append(f"{s.name} = {{ mean_rank = {s.mean_rank:.1f}, ahead = {wins}, behind = {losses} }}")
+        wins, _, losses = s.against[LOCAL]
+        lines.append(f"{s.name} = {{ mean_rank = {s.mean_rank:.1f}, ahead = {wins}, behind = {losses} }}")
     return "\n".join([*lines, ""])
 
 
@@ -233,7 +232,7 @@ def order_portfolio(standings: Standings) -> list[str]:
     does, the one with the smallest regret.
     """
     groups = standings.groups
-    left = [name for name in standings.entries if name not in YARDSTICKS and "," not in name]
+    left = [name for name in standings.entries if name not in YARDSTICKS]
     behind = [min((_regret(g, name) for name in YARDSTICKS), default=1.0) for g in groups]
     families = {standings.families[name] for name in YARDSTICKS if name in standings.families}
     order: list[str] = []

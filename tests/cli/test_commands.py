@@ -314,7 +314,7 @@ def test_the_display_does_not_stumble_over_a_name_that_looks_like_markup() -> No
     assert "run[/bold] [red]" in found.get()
 
 
-@pytest.mark.parametrize(("split", "shown"), [("6:2:2", "pre, validation 0."), ("8/2", "pre 0.")])
+@pytest.mark.parametrize(("split", "shown"), [("6:2:2", "pre (validation) 0."), ("8/2", "pre 0.")])
 def test_who_watches_sees_validation_scores_where_there_are_any(split: str, shown: str, headwise: Headwise) -> None:
     assert f": round 2/2, {shown}" in headwise(*small(split=split), "--out", "watched").err
 

@@ -70,7 +70,7 @@ def test_a_process_that_was_killed_is_resumed_by_another_from_the_command_line(t
     process = start(*arguments(30, tmp_path / "run"), stdout=subprocess.DEVNULL)
     assert process.stderr is not None
     for t in (0, 1):  # what clients have before round 1, and after it
-        assert process.stderr.readline().startswith(f"fedper: round {t}/30, pre 0.")
+        assert process.stderr.readline().startswith(f"fedper: round {t}/30, pre (validation) 0.")
     process.kill()
     process.communicate()
     assert start("resume", str(tmp_path / "run"), "--quiet").communicate(timeout=PATIENCE)[1] == ""

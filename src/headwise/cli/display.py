@@ -87,7 +87,7 @@ class Watch:
     def _format_scores(self, moment: str, values: Mapping[str, Any]) -> tuple[str, str]:
         """On validation samples where there are any: who watches must not choose by test samples."""
         if (judged := values.get(self.metric.validation)) is not None:
-            return f"{moment}, validation", f"{judged:.4f}"
+            return f"{moment} (validation)", f"{judged:.4f}"
         return moment, f"{values[self.metric.name]:.4f}"
 
     def picture(self) -> Table:

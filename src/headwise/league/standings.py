@@ -29,7 +29,7 @@ STAR = (
 
 def entry_of(result: Result) -> str:
     """A method, with its settings if they are not the default ones."""
-    return result.method if result.setting == "default" else f"{result.method}, {result.setting}"
+    return result.method if result.setting == "default" else f"{result.setting} {result.method}"
 
 
 @dataclass(frozen=True)
