@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docs_cards
+import docs_examples
 import docs_hook
 import docs_reference
 import pytest
@@ -157,6 +158,15 @@ def test_the_page_has_figures(page: str) -> None:
 )
 def test_links_fit_the_site(at: str, text: str, becomes: str) -> None:
     assert docs_hook.linked(text, at) == becomes
+
+
+def test_examples_in_docstrings_are_code() -> None:
+    """Markdown took them for quotations, and their lists for links."""
+    text = "Do it.\n\nReturns:\n    The list.\n\n"
+    examples = ">>> [c for c in x]\n[1, 2]"
+    indented = "    >>> [c for c in x]\n    [1, 2]"
+    assert docs_examples.mark_examples(text + examples) == f"{text}Examples:\n{indented}"
+    assert docs_examples.mark_examples(text) == text
 
 
 @pytest.fixture(scope="module")

@@ -242,10 +242,9 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         groups_: the groups; None if there were none.
         models_: the model of each group, as `Run.model` returns it.
 
-    Example:
-        >>> model = PersonalizedClassifier("fedah", rounds=20)
-        >>> model.fit(x, y, groups=hospitals).predict(patients, groups=["h0", "h1"])
-        array(['healthy', 'ill'], dtype='<U7')
+    >>> model = PersonalizedClassifier("fedah", rounds=20)
+    >>> model.fit(x, y, groups=hospitals).predict(patients, groups=["h0", "h1"])
+    array(['healthy', 'ill'], dtype='<U7')
     """
 
     _kind: ClassVar[type[TaskKind]] = Classification
@@ -284,10 +283,9 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
 
     Parameters and attributes are those of `PersonalizedClassifier`; y may have several columns.
 
-    Example:
-        >>> model = PersonalizedRegressor("fedper", lr=0.05, rounds=20)
-        >>> model.fit(x, x[:, 0], groups=hospitals).predict(patients, groups=["h0", "h1"]).shape
-        (2,)
+    >>> model = PersonalizedRegressor("fedper", lr=0.05, rounds=20)
+    >>> model.fit(x, x[:, 0], groups=hospitals).predict(patients, groups=["h0", "h1"]).shape
+    (2,)
     """
 
     _kind: ClassVar[type[TaskKind]] = Regression

@@ -38,10 +38,9 @@ def load_model(folder: str | Path, network: Any = None) -> TrainedModel:
         RunError: If the folder is incomplete, damaged, or not a model.
         ConfigError: If a package or the network is missing.
 
-    Example:
-        >>> model = load_model("models/va")
-        >>> model.predict(patients)
-        array(['healthy', 'ill'], dtype='<U7')
+    >>> model = load_model("models/va")
+    >>> model.predict(patients)
+    array(['healthy', 'ill'], dtype='<U7')
     """
     folder = Path(folder)
     card = read_card(folder)

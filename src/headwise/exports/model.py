@@ -54,12 +54,11 @@ class TrainedModel:
     `Run.model`, `Run.global_model`, `Run.adapt` and `load_model` return it. It predicts from samples as they were
     passed to `fit` or as the files have them, and its predictions have the type of the labels there.
 
-    Example:
-        >>> model = run.model("va")
-        >>> model.score(patients, diagnoses)
-        1.0
-        >>> model.save("models/va")
-        PosixPath('models/va')
+    >>> model = run.model("va")
+    >>> model.score(patients, diagnoses)
+    1.0
+    >>> model.save("models/va")
+    PosixPath('models/va')
     """
 
     card: dict[str, Any]
@@ -164,11 +163,10 @@ class TrainedModel:
         Returns:
             A row per feature with the mean and deviation over the shuffles, the most important feature first.
 
-        Example:
-            >>> model.importance(patients, diagnoses)  # doctest: +SKIP
-            accuracy 81.0 % on 50 samples, without one feature:
-              age    worse by 21.2 % ± 3.0 %
-              sex    worse by 0.4 % ± 1.1 %
+        >>> model.importance(patients, diagnoses)  # doctest: +SKIP
+        accuracy 81.0 % on 50 samples, without one feature:
+          age    worse by 21.2 % ± 3.0 %
+          sex    worse by 0.4 % ± 1.1 %
         """
         from .quality import encode_pair, measure_importance
 

@@ -79,10 +79,9 @@ class Models:
         run: The run.
         data_dir: Where public data sets are, if not where the run looked for them.
 
-    Example:
-        >>> models = Models(run)
-        >>> [models.of(client).score(patients, diagnoses) for client in range(2)]
-        [1.0, 1.0]
+    >>> models = Models(run)
+    >>> [models.of(client).score(patients, diagnoses) for client in range(2)]
+    [1.0, 1.0]
     """
 
     def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
