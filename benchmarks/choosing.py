@@ -14,7 +14,7 @@ import argparse
 import json
 from pathlib import Path
 
-from headwise.app.choose import choose
+from headwise.app import choose as choosing
 from headwise.app.launch import data_folder
 from headwise.league.cells import find_federations, read_csv
 from headwise.league.standings import Group, Standings
@@ -39,7 +39,8 @@ def judge(group: Group, others: list[Group], budget: str, out: Path) -> list[str
     if not (folder / "choice.json").exists():
         base = find_federations("v1", [group.name])[0].experiment("fedavg", FIRST_DRAW)
         methods = [m for m in order_portfolio(Standings(tuple(others))) if m not in group.failed]  # refused there
-        choose(base, budget=budget, methods=methods, out=folder, data_dir=data_folder(None))
+        choosing.read_portfolio = lambda: methods  # named ones would get more of the budget
+        choosing.choose(base, budget=budget, out=folder, data_dir=data_folder(None))
     answer = json.loads((folder / "choice.json").read_text())
     journal = json.loads((folder / "choose.json").read_text())
     method = answer["pick"].removeprefix("tuned ")

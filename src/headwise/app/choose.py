@@ -41,7 +41,7 @@ FIRST = 0
 """the draw that decides who stays in the race"""
 SCREENING = 0.4
 """share of the budget for the first draw of a portfolio"""
-NAMED_FIRST = 0.8
+NAMED_FIRST = 0.6
 """share of the budget for the first draw of methods that the user named: trying them comes first"""
 TUNING = 0.3
 """share of the budget for tuning"""

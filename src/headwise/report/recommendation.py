@@ -29,7 +29,7 @@ YARDSTICKS = (LOCAL, GLOBAL, FINE_TUNED)
 SPREAD = 0.05
 """share of the spread over clients that makes no difference in practice, of metrics that are not in per cent"""
 GUESS = "guessing"
-RIVALS = 6
+RIVALS = 20
 """methods that must have been tried beside local training before learning together is said not to pay"""
 
 
