@@ -170,7 +170,7 @@ def tuned_overview(results: list[Result]) -> list[str]:
     kept = [k for k, title in enumerate(rest) if not title.startswith("p ")]
     head = [name, family, rank, f"{rank} by default", *(rest[k] for k in kept)]
     body = [[*row[:3], by_default[row[0]], *(row[3:][k] for k in kept)] for row in rows]
-    words = "\n".join(f"- {each}" for each in tuned.words() if "Wilcoxon" not in each)
+    words = "\n".join(f"- {sentence}" for sentence in tuned.describe())
     return ["## All federations, tuned", words, markdown((head, body))]
 
 

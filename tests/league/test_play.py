@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -308,3 +309,15 @@ def test_tuning_can_stop_trials_early(tiny: Path, tmp_path: Path, monkeypatch: p
     assert len(ended) == 10
     assert max(ended) == 16
     assert min(ended) < 16
+
+
+def test_results_of_another_version_are_not_in_the_tables(tiny: Path, tmp_path: Path) -> None:
+    federations = find_federations("v1", [str(tiny)])
+    out = tmp_path / "out"
+    play(federations, out, tmp_path, methods=["standalone", "fedavg"], draws=[0])
+    cell = LeagueCell(federations[0], "fedavg", 0).path(out)
+    before = read_result(cell)
+    cell.write_text(json.dumps({**before.to_plain(), "numerics": before.numerics - 1}))
+    league = play(federations, out, tmp_path, methods=["standalone"], draws=[0])
+    assert [r.method for r in league.results] == ["standalone"]
+    assert league.older == ("fedavg on tiny",)

@@ -213,13 +213,14 @@ def to_csv(results: Iterable[Result]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for result in sorted(results, key=_place):
+    for result in sorted(results, key=place_of):
         values = result.to_plain()
         writer.writerow([_cell(name, values[name]) for name in COLUMNS])
     return text.getvalue()
 
 
-def _place(result: Result) -> tuple[str, str, str, int]:
+def place_of(result: Result) -> tuple[str, str, str, int]:
+    """What tells a cell from all others of a league."""
     return result.federation, result.method, result.setting, result.draw
 
 

@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError, HeadwiseError, RunError, pluralize
 from ..report.page import fill_template, script_safe
 from ..report.recommendation import LOCAL
 from ..settings.names import list_names
-from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, read_result, run_cell, to_csv
+from .cells import HOME, KINDS, Federation, Kind, LeagueCell, Result, hash_of, place_of, read_result, run_cell, to_csv
 from .standings import STAR, Group, Standings, federation_table, standings_of
 
 DRAWS = 5
@@ -101,7 +101,7 @@ def play(
         note(f"{done + 1} of {len(missing)}: {_describe(cells[k], result)}")
     left = tuple(cell.command(folder) for cell, result in zip(cells, results, strict=True) if result is None)
     known = {federation.name: federation for federation in (*shown, *federations)}
-    others, older, strangers = _read_others(folder, known, {_place(result) for result in results if result})
+    others, older, strangers = _read_others(folder, known, {place_of(result) for result in results if result})
     everything = (*(result for result in results if result), *others)
     if left_out and not able and not everything:
         reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in left_out.items())
@@ -207,10 +207,6 @@ def _read_cell(cell: LeagueCell, folder: Path) -> Result | None:
     return before
 
 
-def _place(result: Result) -> tuple[str, str, str, int]:
-    return result.federation, result.method, result.setting, result.draw
-
-
 def _read_others(
     folder: Path, federations: Mapping[str, Federation], known: Container[tuple[str, str, str, int]]
 ) -> tuple[list[Result], tuple[str, ...], tuple[str, ...]]:
@@ -220,22 +216,31 @@ def _read_others(
     """
     files = {path: read_result(path) for path in sorted((folder / "cells").glob("*/*.json"))}
     strangers = {r.federation for r in files.values()} - {*federations}
-    rest = {p: r for p, r in files.items() if r.federation in federations and _place(r) not in known}
-    current = [r for path, r in rest.items() if _holds(r, path, federations[r.federation], folder)]
-    places = {_place(result) for result in current}
-    older = {f"{r.method} on {r.federation}" for r in rest.values() if _place(r) not in places}
+    rest = {p: r for p, r in files.items() if r.federation in federations and place_of(r) not in known}
+    now = {pair: _identify(federations[pair[0]], pair[1]) for pair in {(r.federation, r.method) for r in rest.values()}}
+    current = [r for path, r in rest.items() if _identity_of(r, path) == now[r.federation, r.method]]
+    places = {place_of(result) for result in current}
+    older = {f"{r.method} on {r.federation}" for r in rest.values() if place_of(r) not in places}
     return current, tuple(sorted(older)), tuple(sorted(strangers))
 
 
-def _holds(result: Result, path: Path, federation: Federation, folder: Path) -> bool:
-    """Whether this federation, and the method's code as it is now, give this result."""
-    kind: Kind = "tuned" if result.setting == "tuned" else "default"
+Identity = tuple[str, str, int]
+"""of a federation and a method's code: a result holds only for these"""
+
+
+def _identify(federation: Federation, method: str) -> Identity | None:
+    """As they are now; None if the method's file is gone, or can't be used any more."""
+    cell = LeagueCell(federation, method, 0)
     try:
-        return result.federation_hash == hash_of(federation) and path == LeagueCell(
-            federation, result.method, result.draw, kind
-        ).path(folder)
-    except HeadwiseError:  # its file is gone, or can't be used any more
-        return False
+        return hash_of(federation), cell.name, cell.code.numerics
+    except HeadwiseError:
+        return None
+
+
+def _identity_of(result: Result, path: Path) -> Identity:
+    """As they were when the cell was run."""
+    name = path.name.removesuffix(f"-{result.setting}-d{result.draw}.json")
+    return result.federation_hash, name, result.numerics
 
 
 def _describe(cell: LeagueCell, result: Result) -> str:

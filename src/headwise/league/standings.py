@@ -49,7 +49,10 @@ class Group:
     @cached_property
     def draws(self) -> list[int]:
         """The draws to compare: they maximize the number of draws times that of methods run on all of them."""
-        known = [{r.draw for r in self.results if entry_of(r) == name} for name in self.by_draw]
+        tried: dict[str, set[int]] = {}
+        for result in self.results:
+            tried.setdefault(entry_of(result), set()).add(result.draw)
+        known = [tried[name] for name in self.by_draw]
         often = sorted({*chain(*known)}, key=lambda d: (-sum(d in draws for draws in known), d))
         blocks = [often[: k + 1] for k in range(len(often))]
         return sorted(max(blocks, key=lambda block: len(block) * sum({*block} <= d for d in known), default=[]))
@@ -239,6 +242,10 @@ class Standings:
         return head, rows
 
     def words(self) -> list[str]:
+        return [*self.describe(), *self._describe_tests()]
+
+    def describe(self) -> list[str]:
+        """What was compared, which entry is first, and what is left out."""
         if not self.table:
             return ["No federation has a draw that all methods were run on."]
         draws = [len(group.draws) for group in self.groups]
@@ -256,7 +263,13 @@ class Standings:
             sentences.append(f"Left out, since few methods were run there so far: {', '.join(self.left_out)}.")
         if unfinished := sorted({name for group in self.groups for name in group.unfinished}):
             sentences.append(f"Not run on all draws yet, and left out there: {', '.join(unfinished)}.")
-        for rival in self.rivals:
+        return sentences
+
+    def _describe_tests(self) -> list[str]:
+        """What Wilcoxon's test shows against each yardstick."""
+        federations = pluralize(len(self.groups), "federation")
+        sentences: list[str] = []
+        for rival in self.rivals if self.table else ():
             sure = [s.name for s in self.table if s.adjusted.get(rival, 1.0) < 0.05]
             smallest = 2 / 2 ** len(self.groups) * (len(self.table) - 1)
             if sure:
