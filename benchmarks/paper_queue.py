@@ -29,7 +29,10 @@ import tomllib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwise.runs.query import Run
 
 QUEUE = Path(os.environ.get("HEADWISE_QUEUE", "runs/queue")).absolute()
 RUNS = QUEUE / "runs"
@@ -175,7 +178,6 @@ def write_result(folder: Path) -> None:
     """The curves and the summary of a finished run, for the pages of claims."""
     from claims import summary
 
-    from headwise.log.schema import figures
     from headwise.runs.query import Run
 
     run = Run(folder)
@@ -190,13 +192,20 @@ def write_result(folder: Path) -> None:
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{folder.name}.json").write_text(json.dumps({**summary(run), **cost}, indent=None) + "\n")
-    with (RESULTS / f"{folder.name}.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["round", "moment", "accuracy", "client_mean"])
-        for row in run.rounds:
-            for moment in ("pre", "stale", "global"):
-                if scores := figures(row, moment):
-                    writer.writerow([row["round"], moment, *(f"{scores[m]:.6f}" for m in ("accuracy", "client_mean"))])
+    lines = ["round,moment,accuracy,client_mean", *curves_of(run)]
+    (RESULTS / f"{folder.name}.csv").write_text("\n".join(lines) + "\n")
+
+
+def curves_of(run: Run) -> list[str]:
+    """Every evaluation, as a line of a cell's CSV file."""
+    from headwise.log.schema import figures
+
+    return [
+        f"{row['round']},{moment},{scores['accuracy']:.6f},{scores['client_mean']:.6f}"
+        for row in run.rounds
+        for moment in ("pre", "stale", "global")
+        if (scores := figures(row, moment))
+    ]
 
 
 def is_collected(cell: str) -> bool:

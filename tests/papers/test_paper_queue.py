@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from headwise.papers.cells import Cell
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +28,7 @@ def script(name: str) -> Any:
 
 claims = script("claims")
 queue = script("paper_queue")
+again = script("replay")
 
 
 @pytest.fixture
@@ -83,3 +85,22 @@ def test_what_each_client_learned_is_collected(home: Path, monkeypatch: pytest.M
     assert [float(row["value"]) for row in rows[3:]] == pytest.approx(last, abs=1e-6)
     monkeypatch.setattr(claims, "HOME", home)
     assert claims.read_learned({"run": "cell"}, "mu")[1][-1] == (4, pytest.approx(last[1], abs=1e-6))
+
+
+def test_the_first_rounds_of_a_published_cell_are_run_again_and_compared(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "CLAIMS", home)
+    experiment = hw.Experiment(
+        method="fedper", data="digits", partition="dirichlet:0.5", model="linear", clients=4, rounds=3
+    )
+    cell = Cell("FedPer", "digits", experiment)
+    curves = queue.curves_of(hw.run(experiment, home / "published"))
+    assert {line.split(",")[0] for line in curves} == {"1", "2", "3"}
+    (home / "cells").mkdir()
+    published = home / "cells" / f"{cell.folder}.csv"
+    published.write_text("\n".join(["round,moment,accuracy,client_mean", *curves]) + "\n")
+    first = [line for line in curves if not line.startswith("3")]
+    assert again.replay(cell, 2) == (len(first), len(first))
+    published.write_text(published.read_text().replace(first[0], first[0][:-1] + str((int(first[0][-1]) + 1) % 10)))
+    assert again.replay(cell, 2) == (len(first), len(first) - 1)

@@ -26,6 +26,15 @@ def test_settings_reach_every_run_and_options_those_that_have_them() -> None:
     assert {c.key for c in cells_of(changed)}.isdisjoint(c.key for c in cells_of(ask()))
 
 
+def test_an_option_keeps_the_name_and_the_other_options_of_what_the_column_chose() -> None:
+    table = ask_for("fedgmh/2", columns=["CIFAR-10 ExDir(2,0.5)"], methods=["FedGMH"], rules="code")
+    before = {c.experiment.partition.name: c.experiment.partition.options for c in cells_of(table)}
+    changed = cells_of(with_settings(table, ["partition.numpy_seed=2"]))
+    assert {c.experiment.partition.name: c.experiment.partition.options for c in changed} == {
+        name: {**options, "numpy_seed": 2} for name, options in before.items()
+    }
+
+
 def test_a_scale_does_not_undo_what_was_set() -> None:
     changed = with_settings(ask_for("fedgmh/2", scale="60r", **GMH), ["rounds=7"])
     assert {c.experiment.rounds for c in cells_of(changed)} == {7}

@@ -16,8 +16,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from ..disk.jsontext import leaves
 from ..errors import ConfigError, nearest
+from ..settings.choices import Choice
 from ..settings.experiment import read_toml
 from ..settings.fields import Count, Parsed, Range, Share, Unit, build
+from ..settings.names import ROOMS
 
 HOME = Path(__file__).parent
 ROMAN = {"i": "1", "ii": "2", "iii": "3", "iv": "4", "v": "5"}
@@ -308,12 +310,14 @@ def _holds(words: list[str], part: list[str]) -> bool:
 
 
 def merge(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Trees of settings merged, table by table; later values win."""
+    """Trees of settings merged, table by table; later values win, and options alone keep the name before them."""
     tree = dict(first)
     for other in others:
         for key, value in other.items():
-            both = isinstance(value, Mapping) and isinstance(tree.get(key), Mapping)
-            tree[key] = merge(tree[key], value) if both else value
+            before = tree.get(key)
+            if isinstance(before, str) and key in ROOMS and isinstance(value, Mapping) and "name" not in value:
+                before = Choice.parse(before, key).to_plain()
+            tree[key] = merge(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
     return tree
 
 
