@@ -5,9 +5,10 @@
     python benchmarks/claims.py pages [NAME...]   from those, claims/cells and claims/*.toml, the pages and their table
 
 Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
-A page with `decides`, a list of differences that must all be above 0, gets its verdict from them; one with `like` takes
-what it does not say from another page of its file. A page of printed.toml is written as soon as the cells of its lines
-are there (those with `optional` may be missing), in the place of a small-scale page of the same name.
+A page with `decides`, a list of differences that must all be above 0, gets its verdict from them, under the condition
+`given`; one with `like` takes what it does not say from another page of its file. A page of printed.toml is written as
+soon as the cells of its lines are there (those with `optional` may be missing), in the place of a small-scale page of
+the same name.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 HOME = RESULTS / "claims"
 LAST = 4
 """evaluations at the end of a run whose mean counts: the best round would be chosen on the test samples"""
+LATE = 20
+"""evaluations at the end that {late:...} averages, where every round is measured"""
 GROUPS = {"small": "from clients with fewer training samples than a batch", "large": "from all others"}
 ENDS = {
     "clients": f"Accuracies are means over the last {LAST} evaluations, not the best round.",
@@ -293,8 +296,16 @@ class Page:
         if kind in ("mean", "most"):  # of a number that each client has learned, at the end of the run
             learned = np.array([r["learned"][name] for r in line.runs])
             return f"{learned.mean() if kind == 'mean' else learned.max():.2f}"
-        curves = [[(t, 100 * v) for t, v in r["curves"][line.moment]] for r in line.runs]
-        if kind == "reach":  # the first round at this accuracy in every seed, the mean over the seeds
+        if kind == "within":  # of the clients of one group
+            return f"{self._within(line, name):.1f}"
+        column = "client_mean" if kind == "reach_clients" or self.mean_of == "mean" else "accuracy"
+        curves = [read_curve(r, line.moment, column) for r in line.runs]
+        if kind == "late":
+            return f"{np.mean([np.mean([v for _, v in points[-LATE:]]) for points in curves]):.1f}"
+        if kind in (
+            "reach",
+            "reach_clients",
+        ):  # the first round at this accuracy in every seed, the mean over the seeds
             first = [next((t for t, v in points if v >= float(name)), None) for points in curves]
             return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
         if kind == "at":
@@ -302,6 +313,18 @@ class Page:
         if kind == "best":
             return f"{np.mean([max(v for _, v in points) for points in curves]):.1f}"
         raise SystemExit(f"{{{kind}:...}} is not a figure that this file knows.")
+
+    def _within(self, line: Line, group: str) -> float:
+        """The accuracy on the test samples of the clients below one batch, or of the others, in %."""
+        rows = common_cells([line])
+        weights = np.where(self._members(rows, group), self._weights(rows), 0.0)
+        scores = np.array([np.mean([_scores(cell[line.name], line) for cell in row], axis=0) for row in rows])
+        return float(np.average(scores, weights=weights))
+
+    def _members(self, rows: list[list[dict[str, dict[str, Any]]]], group: str) -> NDArray[np.bool_]:
+        """[draws, clients]: who is of this group."""
+        small = np.array([_any(row)["train"] for row in rows]) < self.claim["batch"]
+        return small if group == "small" else ~small
 
     def _has_runs(self, pair: str) -> bool:
         return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
@@ -321,8 +344,7 @@ class Page:
             for row in rows
         ])  # fmt: skip
         if group := pairs[0].partition(" @ ")[2]:
-            small = np.array([_any(row)["train"] for row in rows])[:, None] < self.claim["batch"]
-            values = np.where(small if group == "small" else ~small, values, 0.0)
+            values = np.where(self._members(rows, group)[:, None], values, 0.0)
         return estimate(values, self._weights(rows))
 
     def _weights(self, rows: list[list[dict[str, dict[str, Any]]]]) -> NDArray[np.float64]:
@@ -335,15 +357,16 @@ class Page:
         """As the page says, or by the differences that decide: one draw can't show that a claim does not hold."""
         if "decides" not in self.claim:
             return self.claim["verdict"]
-        pairs: list[str] = self.claim["decides"]
+        pairs = [pair for pair in self.claim["decides"] if self._has_runs(pair)]
         draws = max(len(common_cells([line])) for line in self.lines.values())
         scope = f"({NUMBERS[draws].lower()} draw{'s' * (draws > 1)}{self.claim.get('scope', '')})"
         above = [pair for pair in pairs if self._difference(pair).low > 0]
-        if len(above) == len(pairs):
-            return f"holds {scope}"
-        if above:
-            return f"holds {scope} only over {' and '.join(pair.split(' - ')[1] for pair in above)}"
-        return f"not seen here {scope}"
+        if not above:
+            return f"not seen here {scope}"
+        conditions = [self.claim["given"]] if "given" in self.claim else []
+        if len(above) < len(pairs):
+            conditions += [f"compared with {' and '.join(pair.split(' - ')[1] for pair in above)} only"]
+        return f"holds {' '.join(['if', ' and '.join(conditions), scope] if conditions else [scope])}"
 
     def markdown(self) -> str:
         """The page."""
@@ -414,6 +437,15 @@ def _at(tree: Mapping[str, Any], path: str) -> Any:
         if value is not None:
             return value
     return None
+
+
+def read_curve(run: Mapping[str, Any], moment: str, column: str) -> list[tuple[int, float]]:
+    """Rounds and accuracies in %; runs of before the queue only have those over all samples."""
+    file = HOME / "cells" / f"{run['run']}.csv"
+    if not file.exists():
+        return [(t, 100 * v) for t, v in run["curves"][moment]]
+    rows = csv.DictReader(file.read_text().splitlines())
+    return [(int(row["round"]), 100 * float(row[column])) for row in rows if row["moment"] == moment]
 
 
 def read_learned(run: Mapping[str, Any], quantity: str) -> dict[int, list[tuple[int, float]]]:

@@ -106,12 +106,37 @@ def test_a_committed_page_is_what_its_runs_say(page: Any) -> None:
     [
         (["FedPer - FedAvg"], "holds (one draw, small)"),
         (["FedAvg - FedPer"], "not seen here (one draw, small)"),
-        (["FedPer - FedAvg", "FedAvg - FedPer"], "holds (one draw, small) only over FedAvg"),
+        (["FedPer - FedAvg", "FedAvg - FedPer"], "holds if compared with FedAvg only (one draw, small)"),
     ],
 )
 def test_differences_decide(pairs: list[str], verdict: str) -> None:
     runs = [run_of("fedper", [0.9, 0.8]), run_of("fedavg", [0.1, 0.1])]
     assert claims.Page({**TWO, "decides": pairs, "scope": ", small"}, runs).verdict == verdict
+
+
+def test_a_verdict_names_its_condition_and_leaves_out_pairs_without_runs() -> None:
+    runs = [run_of("fedper", [0.9, 0.8]), run_of("fedavg", [0.1, 0.1])]
+    claim = {**TWO, "decides": ["FedPer - FedAvg", "FedPer - FedRep"], "given": "it rains"}
+    assert claims.Page(claim, runs).verdict == "holds if it rains (one draw)"
+
+
+def test_a_group_of_clients_has_an_accuracy_of_its_own() -> None:
+    page = claims.Page(TWO, [run_of("fedper", [0.9, 0.8])])
+    assert page.fill("{within:FedPer@small}, {within:FedPer@large}, {acc:FedPer}") == "90.0, 80.0, 82.5"
+
+
+def test_the_curves_of_a_cell_are_those_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "HOME", tmp_path)
+    (tmp_path / "cells").mkdir()
+    rows = [f"{t},{moment},{t / 100:.6f},{t / 200:.6f}" for t in range(1, 41) for moment in ("pre", "stale")]
+    (tmp_path / "cells" / "fedper.csv").write_text("\n".join(["round,moment,accuracy,client_mean", *rows]) + "\n")
+    page = claims.Page(TWO, [run_of("fedper", [0.5, 0.5])])
+    figures = "{reach:FedPer@30}, {reach_clients:FedPer@15}, {best:FedPer}, {late:FedPer}"
+    assert page.fill(figures) == "30, 30, 40.0, 30.5"
+    assert (
+        claims.Page({**TWO, "metric": "client_mean"}, page.lines["FedPer"].runs).fill(figures)
+        == "never, 30, 20.0, 15.2"
+    )
 
 
 def test_a_page_at_the_printed_scale_waits_for_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

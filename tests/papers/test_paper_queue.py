@@ -13,6 +13,7 @@ import pytest
 
 import headwise as hw
 from headwise.papers.cells import Cell
+from headwise.settings.fields import difference
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +44,27 @@ def test_every_cell_of_the_list_exists_comes_once_and_takes_all_samples() -> Non
     cells = list(queue.list_cells())
     assert len({cell.folder for _, cell in cells}) == len(cells) > 50
     assert all(cell.method in entry and cell.experiment.fraction == 1 for entry, cell in cells)
+
+
+def test_pages_take_each_cell_of_the_list_and_never_two_for_one() -> None:
+    """Days of computing may be between a cell and its page: here each has a finished one's numbers."""
+    finished = [run for run in claims.read_runs() if "cpu_seconds" in run]
+    runs = []
+    for _, cell in queue.list_cells():
+        plain = difference(cell.experiment.to_plain(), claims.DEFAULTS)
+        like = next(r for r in finished if r["experiment"].get("clients") == cell.experiment.clients)
+        clients = dict.fromkeys(("pre", "stale", "global"), like["clients"]["stale"])
+        curves = dict.fromkeys(clients, like["curves"]["stale"])
+        learned = {"mu": [0.5] * cell.experiment.clients}
+        draw = str([plain.get(k) for k in ("data", "partition", "split", "data_seed")])
+        experiment = {k: v for k, v in plain.items() if k != "engine"}
+        runs.append({
+            **like, "run": cell.folder, "experiment": experiment, "partition": draw, "clients": clients,
+            "final": clients, "curves": curves, "learned": learned,
+        })  # fmt: skip
+    pages = [page for page in claims.choose_pages(runs) if page.lines]
+    assert all(page.markdown() and page.fill(page.claim["ours"]) for page in pages)
+    assert {r["run"] for page in pages for line in page.lines.values() for r in line.runs} == {r["run"] for r in runs}
 
 
 def test_a_finished_cell_leaves_its_curves_and_its_cost(home: Path) -> None:
