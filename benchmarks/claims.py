@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.papers.cells import ask_for
-from headwise.papers.reproduce import exact_rows
+from headwise.papers.reproduce import LAST, exact_rows
 from headwise.papers.results import Row
 from headwise.report.figures import FORMATS, PALETTE, STYLE
 from headwise.runs.query import Run
@@ -38,17 +38,21 @@ from headwise.stats import Cells, Interval
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 HOME = RESULTS / "claims"
-LAST = 4
-"""evaluations at the end of a run whose mean counts: the best round would be chosen on the test samples"""
 LATE = 20
 """evaluations at the end that {late:...} averages, where every round is measured"""
-GROUPS = {"small": "from clients with fewer training samples than a batch", "large": "from all others"}
+GROUPS = {
+    "small": "of which from clients with fewer training samples than a batch",
+    "large": "of which from all others",
+    "clients": "as a mean over clients, however many samples they have",
+    "samples": "over all test samples",
+}
 ENDS = {
-    "clients": f"Accuracies are means over the last {LAST} evaluations, not the best round.",
+    "clients": f"Accuracies are means over the last {LAST} evaluations, as in the column *last {LAST}* of the tables "
+    "that these commands make, not the best round, which papers print.",
     "final": "Accuracies are those of the last round, not the best one.",
 }
 INTERVALS = (
-    "Intervals are paired and hold 95 %: over draws of the partition where there are several, else over the clients "
+    "Intervals are paired and cover 95 %: over draws of the partition where there are several, else over the clients "
     "and seeds of one draw, which says nothing about another draw."
 )
 DEFAULTS = Experiment().to_plain()
@@ -188,7 +192,7 @@ class Page:
         for line in self.lines.values() if self.end == "clients" else ():
             ends = tuple(t for t, _ in line.runs[0]["curves"][line.moment][-LAST:])
             names.setdefault(ends, []).append(line.name)
-        spans = [f"{ends[0]} to {ends[-1]} of {', '.join(lines)}" for ends, lines in names.items()]
+        spans = [f"{ends[0]} to {ends[-1]} of {', '.join(f'*{n}*' for n in lines)}" for ends, lines in names.items()]
         return [f"These are rounds {'; '.join(spans)}."] if len(spans) > len({ends[-1] for ends in names}) else []
 
     @property
@@ -229,7 +233,7 @@ class Page:
         for pair in self.claim["pairs"]:
             if self._has_runs(pair):
                 name, _, group = pair.partition(" @ ")
-                name = f"of which {GROUPS[group]}" if group else " less ".join(name.split(" - "))
+                name = GROUPS[group] if group else " minus ".join(name.split(" - "))
                 lines.append(_row(name, self._difference(pair)))
         lines += [_row(name, self._difference(*pairs)) for name, pairs in self.claim.get("effects", {}).items()]
         return "\n".join(lines)
@@ -336,21 +340,23 @@ class Page:
 
     def _difference(self, *pairs: str) -> Interval:
         """The paired difference over the cells that all have, the mean of several; `a - b @ small` is what clients
-        below one batch add to it, `@ large` the others."""
+        below one batch add to it, `@ large` the others; `@ clients` and `@ samples` say what counts the same."""
         named = [[self.lines[name] for name in pair.partition(" @ ")[0].split(" - ")] for pair in pairs]
         rows = common_cells([line for both in named for line in both])
         values = np.array([
             [np.mean([_scores(cell[a.name], a) - _scores(cell[b.name], b) for a, b in named], axis=0) for cell in row]
             for row in rows
         ])  # fmt: skip
-        if group := pairs[0].partition(" @ ")[2]:
+        group = pairs[0].partition(" @ ")[2]
+        if group in ("small", "large"):
             values = np.where(self._members(rows, group)[:, None], values, 0.0)
-        return estimate(values, self._weights(rows))
+        return estimate(values, self._weights(rows, group))
 
-    def _weights(self, rows: list[list[dict[str, dict[str, Any]]]]) -> NDArray[np.float64]:
+    def _weights(self, rows: list[list[dict[str, dict[str, Any]]]], what: str = "") -> NDArray[np.float64]:
         """[draws, clients]: a client's test samples, or the same for all that have any."""
         samples = np.array([_any(row)["test"] for row in rows], float)
-        return (samples > 0).astype(float) if self.claim.get("metric") == "client_mean" else samples
+        by_client = what == "clients" or (what != "samples" and self.claim.get("metric") == "client_mean")
+        return (samples > 0).astype(float) if by_client else samples
 
     @property
     def verdict(self) -> str:

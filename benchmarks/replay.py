@@ -3,7 +3,7 @@
     python benchmarks/replay.py 20                          # 20 rounds of each cell
     python benchmarks/replay.py 20 fedgmh-mnist fedftha     # of those whose names begin like this
 
-It needs the public data sets (`HEADWISE_DATA`). Its exit code is 1 if anything differs.
+It needs the public data sets (`HEADWISE_DATA`). Its exit code is 1 if anything differs, 2 if it can't compare.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from paper_queue import CLAIMS, curves_of, is_collected, list_cells
 
 from headwise.app.launch import run_or_resume
+from headwise.errors import HeadwiseError
 from headwise.papers.cells import Cell
 from headwise.runs.query import Run
 
@@ -32,18 +33,25 @@ def replay(cell: Cell, rounds: int) -> tuple[int, int]:
     return len(published), sum(line in ours for line in published)
 
 
-def main(rounds: int, names: tuple[str, ...]) -> int:
-    """Replay the cells, a line for each; 1 if one differs, or has nothing to compare."""
-    different = 0
-    for _, cell in list_cells():
-        if is_collected(cell.folder) and cell.folder.startswith(names or ("",)):
-            published, same = replay(cell, rounds)
-            different += same < published or not published
-            print(f"{cell.folder}: {same} of {published} evaluations are the same", flush=True)
-    return int(different > 0)
+def main(arguments: list[str]) -> int:
+    """Replay the cells, a line for each; 1 if one differs, 2 if nothing could be compared."""
+    count, *names = arguments or [""]
+    cells = [cell for _, cell in list_cells() if is_collected(cell.folder)]
+    chosen = [cell for cell in cells if cell.folder.startswith(tuple(names) or ("",))]
+    if not count.isdecimal() or not int(count) or not chosen:
+        print(__doc__ if not names else f"No published cell's name begins with {', '.join(names)}.", file=sys.stderr)
+        return 2
+    worst = 0
+    for cell in chosen:
+        try:
+            published, same = replay(cell, int(count))
+        except HeadwiseError as error:
+            print(error, file=sys.stderr)
+            return 2
+        worst = max(worst, 2 if not published else int(same < published))
+        print(f"{cell.folder}: {same} of {published} evaluations are the same", flush=True)
+    return worst
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:2] or not sys.argv[1].isdigit():
-        raise SystemExit(__doc__)
-    raise SystemExit(main(int(sys.argv[1]), tuple(sys.argv[2:])))
+    raise SystemExit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from headwise.app import registry
 from headwise.papers.arithmetic import CLAIMS, messages
 from headwise.papers.cells import ask_for
 from headwise.papers.reproduce import exact_rows
-from headwise.papers.results import judge_accuracy, judge_exact, judge_rounds
+from headwise.papers.results import SMALL, judge_accuracy, judge_exact, judge_rounds
 from headwise.papers.tables import CountedOn, Printed
 from headwise.settings.choices import Choice
 from headwise.settings.experiment import experiment_from
@@ -119,8 +119,8 @@ def test_verdicts_on_accuracies(printed: str, ours: float, floor: float | None, 
 
 def test_a_small_scale_is_never_compared_in_standard_deviations() -> None:
     printed = Printed.parse("93.92 ± 0.15", "")
-    assert judge_accuracy(printed, 70.0, 60.0, scaled=True) == "small scale, order of methods only"
-    assert judge_accuracy(printed, 70.0, 80.0, scaled=True) == "small scale, order of methods only, below the floor"
+    assert judge_accuracy(printed, 70.0, 60.0, unlike=SMALL) == "small scale, order of methods only"
+    assert judge_accuracy(printed, 70.0, 80.0, unlike=SMALL) == "small scale, order of methods only, below the floor"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from headwise.errors import RunError
 from headwise.papers.cells import Ask, ask_for, cells_of
-from headwise.papers.figure import collect_curves, write_curves
+from headwise.papers.figure import collect_curves, missing_methods, write_curves
 from headwise.papers.reproduce import curve, reproduce
 from headwise.runs.query import Run
 
@@ -51,16 +52,26 @@ def test_collected_cells_give_the_same_figure(cells: Path, tmp_path: Path) -> No
             means = dict(curve(run, moment, "client_mean"))
             lines += [f"{t},{moment},{v!r},{means[t]!r}" for t, v in curve(run, moment, "accuracy")]
         (collected / f"{cell.folder}.csv").write_text("\n".join(lines) + "\n")
-        floor = run.manifest["partition"]["floor"]
-        (collected / f"{cell.folder}.json").write_text(f'{{"floor": {{"weighted": {floor["weighted"]!r}}}}}')
+        curves = {m: curve(run, m, "accuracy") for m in ("pre", "stale")}
+        summary = {"floor": run.manifest["partition"]["floor"], "curves": curves}
+        (collected / f"{cell.folder}.json").write_text(json.dumps(summary))
     (first, _), (second, _) = (write_curves(ask(), place, tmp_path / place.name) for place in (cells, collected))
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_without_cells_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"holds no finished cell of these columns of tiny/1: run them first"):
+    with pytest.raises(RunError, match=r"holds no finished cell of these columns of tiny/1 with exactly these rules"):
         write_curves(ask(), tmp_path / "none", tmp_path / "out")
+    with pytest.raises(RunError, match=r"^fedgh/2 has no curves: no accuracy is measured in these columns\.$"):
+        write_curves(ask_for("fedgh/2"), tmp_path / "none", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_methods_without_a_curve_are_named(cells: Path) -> None:
+    more = ask_for(TABLE, columns=["skewed"], methods=["fedavg", "fedprox", "Standalone"])
+    other = ask_for(TABLE, columns=["skewed"], methods=["fedavg"], seeds=2)
+    assert missing_methods(more, more.columns[0], cells) == []
+    assert missing_methods(other, other.columns[0], cells) == ["FedAvg"]
 
 
 @pytest.mark.parametrize(
@@ -81,10 +92,33 @@ def test_a_damaged_cell_is_named(tmp_path: Path, content: bytes) -> None:
     assert str(error.value) == f"{file} is damaged: it is not a table of rounds, moments and accuracies."
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"floor": 1}', '{"floor": {"weighted": "high"}}'])
-def test_a_damaged_summary_is_named(tmp_path: Path, content: str) -> None:
+CURVES = '"curves": {"stale": [[1, 0.5], [2, 0.6]]}'
+
+
+@pytest.mark.parametrize(
+    ("summary", "says"),
+    [
+        ("{}", r"\.json is damaged: it has no curves\.$"),
+        ("[]", r"\.json is damaged: it has no curves\.$"),
+        ('{"curves": [1]}', r"\.json is damaged: it has no curves\.$"),
+        (f'{{"floor": 1, {CURVES}}}', r"\.json is damaged: it has no floor\.$"),
+        (f'{{"floor": {{"weighted": "high"}}, {CURVES}}}', r"\.json is damaged: it has no floor\.$"),
+    ],
+)
+def test_a_damaged_summary_is_named(tmp_path: Path, summary: str, says: str) -> None:
     cell = tmp_path / cells_of(ask())[0].folder
-    cell.with_name(f"{cell.name}.csv").write_text("round,moment,accuracy\n1,stale,0.5\n")
-    cell.with_name(f"{cell.name}.json").write_text(content)
-    with pytest.raises(RunError, match=r"\.json is damaged: it has no floor\.$"):
+    cell.with_name(f"{cell.name}.csv").write_text("round,moment,accuracy\n1,stale,0.5\n2,stale,0.6\n")
+    cell.with_name(f"{cell.name}.json").write_text(summary)
+    with pytest.raises(RunError, match=says):
         write_curves(ask(), tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("table", ["round,moment,accuracy\n1,stale,0.5\n", None], ids=["cut off", "missing"])
+def test_a_curve_that_is_not_complete_is_not_drawn(tmp_path: Path, table: str | None) -> None:
+    cell = tmp_path / cells_of(ask())[0].folder
+    cell.with_name(f"{cell.name}.json").write_text(f'{{"floor": {{"weighted": 0.1}}, {CURVES}}}')
+    if table is not None:
+        cell.with_name(f"{cell.name}.csv").write_text(table)
+    with pytest.raises(RunError, match=r"\.csv is not complete: it lacks evaluations \(stale\) that .*\.json lists\.$"):
+        write_curves(ask(), tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -126,3 +126,8 @@ def test_the_first_rounds_of_a_published_cell_are_run_again_and_compared(
     assert again.replay(cell, 2) == (len(first), len(first))
     published.write_text(published.read_text().replace(first[0], first[0][:-1] + str((int(first[0][-1]) + 1) % 10)))
     assert again.replay(cell, 2) == (len(first), len(first) - 1)
+
+
+def test_a_replay_of_nothing_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [again.main(arguments) for arguments in ([], ["0"], ["many"], ["3", "nosuch"])] == [2] * 4
+    assert "No published cell's name begins with nosuch." in capsys.readouterr().err

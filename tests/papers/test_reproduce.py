@@ -103,6 +103,41 @@ def test_scales_and_rules_are_marked(call: Call, tmp_path: Path) -> None:
     assert (tmp_path / "runs/reproduce/tiny-1-quick-code/table.md").exists()
 
 
+def test_settings_by_hand_are_marked_and_the_last_rounds_are_shown(call: Call) -> None:
+    flags = ("--set", "rounds=6", "--columns", "even;skewed", "--methods", "fedavg", "--cells", "cells", "--quiet")
+    code, out, err = call("reproduce", TABLE, *flags, "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert (answer["scaled"], answer["changed"], answer["set"]) == (False, True, ["rounds=6"])
+    first = next(r for r in answer["rows"] if r["column"] == "even")
+    assert first["verdict"].startswith("other settings than the paper's, order of methods only")
+    for row in answer["rows"]:
+        (run,) = (
+            r for p in Path("cells").glob("fedavg-*") if (r := hw.Run(p)).manifest["experiment"]["partition"]["name"]
+            == ("iid" if row["column"].startswith("even") else "dirichlet")
+        )  # fmt: skip
+        scores = [r["pre"]["accuracy"] * 100 for r in run.rounds if "pre" in r]
+        late = row["last_four"]
+        assert late is None if "rounds" in row["column"] else late == pytest.approx(sum(scores[-4:]) / 4)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["tiny", "--columns", ";"], "columns is ';', but must name at least one; without --columns, all are taken."),
+        (["tiny", "--methods", ""], "methods is '', but must name at least one; without --methods, all are taken."),
+        (["fedgh"], "table is 'fedgh', which is a paper: its tables are fedgh/1, "),
+        (["own"], "which is a paper: its tables are "),
+    ],
+    ids=["columns", "methods", "a paper", "a file"],
+)
+def test_a_mistake_is_one_sentence(call: Call, args: list[str], sentence: str) -> None:
+    first = {"tiny": TABLE, "own": str(TINY)}.get(args[0], args[0])
+    code, out, err = call("reproduce", first, *args[1:])
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err
+
+
 def test_only_the_rounds_that_the_code_looks_at_count(tmp_path: Path) -> None:
     ask = ask_for(TABLE, columns=["skewed"], methods=["fedavg"], rules="code")
     (row,) = reproduce(ask, tmp_path / "out", cells=tmp_path / "cells").rows

@@ -77,13 +77,30 @@ def test_the_page_says_what_was_set_by_hand() -> None:
         ("train.lr", "--set is 'train.lr', but must look like train.lr=0.1"),
         ("seed=3", "set is 'seed=3', but seed is chosen by --seeds"),
         ("method=fedper", "set is 'method=fedper', but method is chosen by --methods"),
-        ("method.gamma=1", "set is 'method.gamma', but none of FedPer, FedGMH has that option"),
+        ("method.gamma=1", "set is 'method.gamma', which none of FedPer, FedGMH has: allowed are beta, "),
+        ("method.betta=1", r"set is 'method.betta', which none of FedPer, FedGMH has: did you mean 'beta'\?$"),
         ("train.lr=-1", "train.lr is -1"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_sentence(settings: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         cells_of(with_settings(ask(), [settings]))
+
+
+def test_a_setting_has_one_value() -> None:
+    with pytest.raises(ConfigError, match=r"^rounds is set twice, by 'rounds=3' and 'rounds=4': give it once\.$"):
+        with_settings(ask(), ["rounds=3", "train.lr=0.1", "rounds=4"])
+    swept = r"^method.beta is set twice, by 'method.beta=0.2' and 'method.beta=0.1,0.3': give it once\.$"
+    with pytest.raises(ConfigError, match=swept):
+        with_sweep(with_settings(ask(), ["method.beta=0.2"]), "method.beta=0.1,0.3")
+    with pytest.raises(ConfigError, match=r"^method.beta is set twice"):
+        with_sweep(with_sweep(ask(), "method.beta=0.1,0.3"), "method.beta=0.5,0.7")
+
+
+def test_other_settings_than_the_papers_are_not_compared_with_print() -> None:
+    assert not with_settings(ask(), ["evaluate.every=2"]).changed
+    assert with_settings(ask(), ["rounds=3"]).changed
+    assert with_sweep(ask(), "method.beta=0.1,0.3").changed
 
 
 @pytest.mark.parametrize("sweep", ["method.beta", "method.beta=0.1", "method.beta=0.1,0.1", "method.beta="])

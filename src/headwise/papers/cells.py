@@ -71,6 +71,11 @@ class Ask:
         return self.scale != self.paper.scales[0]
 
     @property
+    def changed(self) -> bool:
+        """Whether the runs differ from the paper's own in more than when they are measured."""
+        return self.scaled or any(not text.strip().startswith("evaluate.") for text in self.set_by_hand)
+
+    @property
     def folder(self) -> str:
         """The name of the results folder, different for each variant."""
         variant = [self.scale.name] * self.scaled + ["code"] * (self.rules == "code")
@@ -209,6 +214,7 @@ CHOSEN = {"seed": "--seeds", "method": "--methods", "engine": "--workers"}
 def with_settings(ask: Ask, settings: Sequence[str]) -> Ask:
     """Every cell with these settings, each like ``train.lr=0.1``."""
     tree = _tree(ask, settings, "set")
+    _refuse_twice([*ask.set_by_hand, *settings])
     return dataclasses.replace(ask, settings=Changes(tree), set_by_hand=(*ask.set_by_hand, *settings))
 
 
@@ -221,6 +227,7 @@ def with_sweep(ask: Ask, sweep: str) -> Ask:
     each = [f"{path.strip()}={v.strip()}" for v in values.split(",") if v.strip()]
     if not sign or len(each) < 2 or len({*each}) < len(each):
         raise ConfigError(f"sweep is {sweep!r}, but must look like method.beta=0.1,0.3: two values or more, each once.")
+    _refuse_twice([*ask.set_by_hand, sweep])
     columns = tuple(
         dataclasses.replace(
             c, name=f"{c.name}, {text}", sweep=Changes(merge(c.sweep.values, _tree(ask, [text], "sweep")))
@@ -245,10 +252,21 @@ def _tree(ask: Ask, settings: Sequence[str], what: str) -> dict[str, Any]:
     for name, instead in CHOSEN.items():
         if name in tree and not (name == "method" and isinstance(tree[name], Mapping)):
             raise ConfigError(f"{what} is {settings[0]!r}, but {name} is chosen by {instead}.")
+    known = [name for m in ask.methods for name in field_types(registry.find("method", _name(ask, m)))]
     for option in tree.get("method", {}):
-        if not any(option in field_types(registry.find("method", _name(ask, m))) for m in ask.methods):
-            raise ConfigError(f"{what} is 'method.{option}', but none of {', '.join(ask.methods)} has that option.")
+        if option not in known:
+            methods = ", ".join(ask.methods)
+            where = f"which {methods} does not have" if len(ask.methods) == 1 else f"which none of {methods} has"
+            raise ConfigError(f"{what} is 'method.{option}', {where}: {nearest(option, dict.fromkeys(known))}")
     return tree
+
+
+def _refuse_twice(settings: Sequence[str]) -> None:
+    """A setting has one value: of two, one would be ignored in silence."""
+    paths = [text.partition("=")[0].strip() for text in settings]
+    if twice := next((p for k, p in enumerate(paths) if p in paths[:k]), None):
+        both = " and ".join(repr(text) for text, path in zip(settings, paths, strict=True) if path == twice)
+        raise ConfigError(f"{twice} is set twice, by {both}: give it once.")
 
 
 def _name(ask: Ask, method: str) -> str:

@@ -34,11 +34,19 @@ def write_curves(ask: Ask, cells: Path, folder: Path) -> list[Path]:
             floor = _floor(ask, column, cells)
             name = re.sub(r"[^\w.=]+", "-", column.name).strip("-")
             written += draw(folder, name, _draw_curves, ask, column, lines, floor)
+    if not written and all(column.measure != "accuracy" for column in ask.columns):
+        raise RunError(f"{ask.name} has no curves: no accuracy is measured in these columns.")
     if not written:
         raise RunError(
-            f"{cells} holds no finished cell of these columns of {ask.name}: run them first, without --figure."
+            f"{cells} holds no finished cell of these columns of {ask.name} with exactly these rules and settings: run "
+            f"them first, without --figure, or give the --rules and --set with which they were run."
         )
     return written
+
+
+def missing_methods(ask: Ask, column: Column, cells: Path) -> list[str]:
+    """The methods that have no curve in the column's figure."""
+    return [m for m in ask.methods if m not in collect_curves(ask, column, cells)]
 
 
 def collect_curves(ask: Ask, column: Column, cells: Path) -> dict[str, Points]:
@@ -59,15 +67,24 @@ def collect_curves(ask: Ask, column: Column, cells: Path) -> dict[str, Points]:
 
 
 def _read_curve(folder: Path, moment: Moment, metric: str) -> Points:
-    """From a run, or from the CSV file of a collected cell; empty if there is neither."""
+    """From a run, or from the files of a collected cell; empty if there is neither."""
     if is_finished(folder):
         return curve(Run(folder), moment, metric)
-    file = folder.with_name(f"{folder.name}.csv")
+    table, summary = (folder.with_name(f"{folder.name}.{ending}") for ending in ("csv", "json"))
+    if not table.exists() and not summary.exists():
+        return []
     try:
-        rows = csv.DictReader(read_bytes(file, b"").decode().splitlines())
-        return [(int(row["round"]), float(row[metric])) for row in rows if row["moment"] == moment]
+        rows = csv.DictReader(read_bytes(table, b"").decode().splitlines())
+        points = [(int(row["round"]), float(row[metric])) for row in rows if row["moment"] == moment]
     except (ValueError, KeyError, TypeError, csv.Error) as error:
-        raise RunError(f"{file} is damaged: it is not a table of rounds, moments and accuracies.") from error
+        raise RunError(f"{table} is damaged: it is not a table of rounds, moments and accuracies.") from error
+    try:
+        listed = [t for t, _ in read_json(summary)["curves"].get(moment, [])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{summary} is damaged: it has no curves.") from error
+    if [t for t, _ in points] != listed:
+        raise RunError(f"{table} is not complete: it lacks evaluations ({moment}) that {summary.name} lists.")
+    return points
 
 
 def _floor(ask: Ask, column: Column, cells: Path) -> float | None:

@@ -25,7 +25,7 @@ from ..settings.options import Workers
 from .arithmetic import agreement, compute
 from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, recipe_of, with_workers
 from .cost import Costs, clock
-from .results import Reproduction, Row, judge_accuracy, judge_exact, judge_ratio, judge_rounds
+from .results import BY_HAND, SMALL, Reproduction, Row, judge_accuracy, judge_exact, judge_ratio, judge_rounds
 from .tables import RATIOS, UNIT, Column, Moment, Printed, Recipe
 
 CELLS = Path("runs/reproduce/cells")
@@ -132,19 +132,25 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     floor = floor_in(runs[0].manifest["partition"]["floor"], ask)
     if column.measure == "rounds":
         ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would look too good
-        verdict = judge_rounds(printed, fmean(ours) if ours else None, rounds) + (" (scaled)" if ask.scaled else "")
+        verdict = judge_rounds(printed, fmean(ours) if ours else None, rounds) + _remark(ask)
         floor = None
     else:
-        verdict = judge_accuracy(printed, fmean(ours), floor, scaled=ask.scaled) if ours else "nothing was measured"
+        unlike = SMALL if ask.scaled else BY_HAND if ask.changed else ""
+        verdict = judge_accuracy(printed, fmean(ours), floor, unlike=unlike) if ours else "nothing was measured"
     beside = [best_score(run, ask, column, "stale") for run in alone if column.moment is None]
     known = [v for v in beside if v is not None]
     others = "" if column.moment else _others(ask, column, runs, moment)
+    late = [late_score(run, ask, moment) for run in runs] if column.measure == "accuracy" and ours else []
     refused = [n.text for n in ask.table.notes if not n.comparable and n.applies(method, column.name)]
     verdict = f"can't be compared: {refused[0]}" if refused else verdict
     return Row(
-        method, column.name, printed, verdict, ours, "", len(runs), rounds, moment, others, floor,
-        fmean(known) if known else None,
+        method, column.name, printed, verdict, ours, "", len(runs), rounds, moment, others,
+        fmean(late) if late else None, floor, fmean(known) if known else None,
     )  # fmt: skip
+
+
+def _remark(ask: Ask) -> str:
+    return " (scaled)" if ask.scaled else " (other settings than the paper's)" if ask.changed else ""
 
 
 def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
@@ -166,7 +172,7 @@ def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     if len(ours) < ask.seeds:
         verdict = f"still rising after {rounds} rounds"
         return Row(method, column.name, printed, verdict, seeds=ask.seeds, rounds=rounds)
-    verdict = judge_ratio(printed, fmean(ours)) + (" (scaled)" if ask.scaled else "")
+    verdict = judge_ratio(printed, fmean(ours)) + _remark(ask)
     return Row(method, column.name, printed, verdict, ours, seeds=ask.seeds, rounds=rounds)
 
 
@@ -216,6 +222,15 @@ def best_score(run: Run, ask: Ask, column: Column, moment: Moment) -> float | No
     last = run.manifest["experiment"]["rounds"]
     values = [v for t, v in points if ask.window is None or t > last - ask.window]
     return max(values) * 100 if values else None
+
+
+LAST = 4
+"""evaluations at the end of a run"""
+
+
+def late_score(run: Run, ask: Ask, moment: Moment) -> float:
+    """The mean of the last evaluations, in percent."""
+    return 100 * fmean(value for _, value in curve(run, moment, ask.metric)[-LAST:])
 
 
 def measure_effort(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:

@@ -13,8 +13,8 @@ from .cells import Ask
 from .tables import Printed
 
 HEAD = (
-    "method", "column", "published", "ours", "difference", "seeds", "rounds", "moment", "floor", "local training",
-    "verdict",
+    "method", "column", "published", "ours", "difference", "last 4", "seeds", "rounds", "moment", "floor",
+    "local training", "verdict",
 )  # fmt: skip
 
 
@@ -33,6 +33,8 @@ class Row:
     moment: str = ""
     others: str = ""
     """our figures at the other measured moments"""
+    late: float | None = None
+    """the mean of the last four evaluations, for which no round was chosen on test samples"""
     floor: float | None = None
     standalone: float | None = None
 
@@ -54,7 +56,8 @@ class Row:
         ours = self.text or (_number(self.mean) + (f" ± {self.std:.2f}" if self.std is not None else ""))
         gap = "" if self.difference is None else f"{round(self.difference, 2):+,.2f}".replace("-0.00", "+0.00")
         return [
-            self.method, self.column, self.printed.text, ours, gap, str(self.seeds or ""), str(self.rounds or ""),
+            self.method, self.column, self.printed.text, ours, gap, _number(self.late), str(self.seeds or ""),
+            str(self.rounds or ""),
             f"{self.moment}{f' ({self.others})' if self.others else ''}", _number(self.floor),
             _number(self.standalone), self.verdict,
         ]  # fmt: skip
@@ -63,9 +66,9 @@ class Row:
         return {
             "method": self.method, "column": self.column, "published": self.printed.text,
             "published_mean": self.printed.mean, "published_std": self.printed.std,
-            "ours": self.text or self.mean, "ours_std": self.std, "difference": self.difference, "seeds": self.seeds,
-            "rounds": self.rounds, "moment": self.moment, "other_moments": self.others, "floor": self.floor,
-            "standalone": self.standalone, "verdict": self.verdict,
+            "ours": self.text or self.mean, "ours_std": self.std, "difference": self.difference,
+            "last_four": self.late, "seeds": self.seeds, "rounds": self.rounds, "moment": self.moment,
+            "other_moments": self.others, "floor": self.floor, "standalone": self.standalone, "verdict": self.verdict,
         }  # fmt: skip
 
 
@@ -78,7 +81,7 @@ class Reproduction:
     def to_plain(self) -> dict[str, Any]:
         ask = self.ask
         how = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
-        how["set"] = list(ask.set_by_hand)
+        how |= {"set": list(ask.set_by_hand), "changed": ask.changed}
         return {**how, "rows": [row.to_plain() for row in self.rows], "words": self.words()}
 
     def words(self) -> list[str]:
@@ -98,7 +101,7 @@ class Reproduction:
 
     def _best_of_sweep(self) -> list[str]:
         """Of each method and column, which of the swept settings was best: a grid search, on test samples."""
-        best: dict[tuple[str, str], Row] = {}
+        tried: dict[tuple[str, str], list[Row]] = {}
         settings: dict[str, str] = {}
         for column in self.ask.columns:
             parts = column.name.split(", ")
@@ -107,12 +110,12 @@ class Reproduction:
                 continue
             settings[column.name] = ", ".join(parts[-swept:])
             for row in (r for r in self.rows if r.column == column.name and r.mean is not None):
-                key = (row.method, ", ".join(parts[:-swept]))
-                if key not in best or (row.mean or 0) > (best[key].mean or 0):
-                    best[key] = row
+                tried.setdefault((row.method, ", ".join(parts[:-swept])), []).append(row)
+        best = {key: max(rows, key=lambda row: row.mean or 0) for key, rows in tried.items()}
         return [
             f"Best of the sweep, chosen on test samples: {method}, {column}: {settings[row.column]} ({row.mean:.2f} %)."
             for (method, column), row in best.items()
+            if len({other.ours for other in tried[method, column]}) > 1  # else it does not have what was swept
         ]
 
     def _notes(self) -> list[str]:
@@ -120,7 +123,7 @@ class Reproduction:
         for note in self.ask.table.notes:
             cells = [(r.method, r.column) for r in self.rows if note.applies(r.method, r.column)]
             if cells:
-                about = ", ".join(note.methods) or ", ".join(dict.fromkeys(c for _, c in cells))
+                about = ", ".join(dict.fromkeys(m if note.methods else c for m, c in cells))
                 sentences.append(f"{about}: {note.text}")
         return sentences
 
@@ -155,7 +158,8 @@ def _describe_measures(ask: Ask) -> str:
     best = f"the best of the last {ask.window} rounds" if ask.window else "the best round"
     return (
         f"Accuracies are percentages {which} in {best}; *pre* is the model that a client would use after a download, "
-        f"*stale* the one from its own last training; the floor is guessing each client's most frequent class."
+        f"*stale* the one from its own last training; *last 4* is the mean of the last four evaluations, for which no "
+        f"round was chosen on test samples; the floor is guessing each client's most frequent class."
     )
 
 
@@ -169,15 +173,17 @@ SPREAD = 2
 
 SMALL = "small scale, order of methods only"
 """fewer rounds on less data say nothing about the distance to a printed number"""
+BY_HAND = "other settings than the paper's, order of methods only"
 
 
-def judge_accuracy(printed: Printed, ours: float, floor: float | None, *, scaled: bool = False) -> str:
+def judge_accuracy(printed: Printed, ours: float, floor: float | None, *, unlike: str = "") -> str:
+    """`unlike` is why the distance to the printed number means nothing."""
     below = floor is not None and ours < floor
     as_printed = below and printed.mean is not None and printed.mean < (floor or 0)
     tail = f", below the floor{' as in print' if as_printed else ''}" if below else ""
     if printed.mean is None:
         return f"nothing printed to compare with{tail}"
-    return (SMALL if scaled else _distance(printed, ours)) + tail
+    return (unlike or _distance(printed, ours)) + tail
 
 
 def _distance(printed: Printed, ours: float) -> str:

@@ -240,6 +240,10 @@ def find(name: str) -> tuple[Paper, Table]:
     paper_name, _, table_name = name.rpartition("/")
     is_file = paper_name.endswith(".toml")
     known = {} if is_file else {p.name.lower(): p for p in papers()}
+    whole = known.get(name.lower()) or (load(name) if name.endswith(".toml") else None)
+    if whole is not None:
+        tables = ", ".join(f"{name}/{t.name}" for t in whole.tables)
+        raise ConfigError(f"table is {name!r}, which is a paper: its tables are {tables}.")
     if not is_file and paper_name.lower() not in known:
         every = [f"{k}/{t.name}" for k, p in known.items() for t in p.tables]
         raise ConfigError(f"table is {name!r}, which is not known: {nearest(name.lower(), every)}")

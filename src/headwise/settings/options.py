@@ -28,7 +28,7 @@ class Train:
     """steps per round, however much data a client has; none: as many as `epochs` gives"""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """the optimizer; its state is fresh in every training phase"""
-    momentum: NonNegative = 0.0
+    momentum: Unit = 0.0
     """momentum of sgd, reset at the start of every training phase"""
     weight_decay: NonNegative = 0.0
     """weight decay: added to the gradient or, with adamw, subtracted from the weights"""

@@ -73,8 +73,8 @@ def command(
     """
     ask = ask_for(
         table,
-        columns=[c.strip() for text in columns for c in text.split(";") if c.strip()],
-        methods=methods.split(",") if methods else (),
+        columns=[c for text in columns for c in _names(text, ";", "columns")],
+        methods=() if methods is None else _names(methods, ",", "methods"),
         scale=scale,
         rules=rules,
         seeds=convert(literal(seeds), Seeds, "seeds"),
@@ -113,6 +113,13 @@ def command(
     )
 
 
+def _names(text: str, separator: str, what: str) -> list[str]:
+    names = [name.strip() for name in text.split(separator) if name.strip()]
+    if not names:
+        raise ConfigError(f"{what} is {text!r}, but must name at least one; without --{what}, all are taken.")
+    return names
+
+
 def _fit_budget(
     ask: Ask, scale: str | None, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
 ) -> tuple[Ask, list[float]]:
@@ -132,10 +139,13 @@ def _fit_budget(
 
 
 def _draw(ask: Ask, cells: Path, home: Path) -> None:
-    from ...papers.figure import write_curves
+    from ...papers.figure import missing_methods, write_curves
 
     for path in write_curves(ask, cells, home):
         click.echo(path)
+    for column in ask.columns:
+        if column.measure == "accuracy" and (missing := missing_methods(ask, column, cells)):
+            click.echo(f"{column.name}: not finished, so not drawn: {', '.join(missing)}.", err=True)
 
 
 def _announce(ask: Ask, seconds: list[float], workers: Workers | None, quiet: bool) -> None:
