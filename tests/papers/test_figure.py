@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from headwise.errors import RunError
-from headwise.papers.cells import Ask, ask_for, cells_of
+from headwise.papers.cells import Ask, ask_for, cells_of, with_settings
 from headwise.papers.figure import collect_curves, missing_methods, write_curves
 from headwise.papers.reproduce import curve, reproduce
 from headwise.runs.query import Run
@@ -65,6 +66,18 @@ def test_without_cells_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^fedgh/2 has no curves: no accuracy is measured in these columns\.$"):
         write_curves(ask_for("fedgh/2"), tmp_path / "none", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_figure_says_what_is_not_the_papers_and_keeps_a_methods_colour(cells: Path, tmp_path: Path) -> None:
+    texts = []
+    for few in ([], ["evaluate.every=1"]):
+        one = with_settings(ask_for(TABLE, columns=["skewed"], methods=["fedprox"]), few)
+        texts.append(write_curves(one, cells, tmp_path / str(len(few)))[0].read_text(encoding="utf-8"))
+    both = write_curves(ask(), cells, tmp_path / "both")[0].read_text(encoding="utf-8")
+    colours = [re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: [12]\.2", text) for text in (texts[0], both)]
+    assert colours[0][1] == colours[1][2] != colours[1][1]
+    assert ">evaluate.every=1</text>" not in texts[0]
+    assert ">evaluate.every=1</text>" in texts[1]
 
 
 def test_methods_without_a_curve_are_named(cells: Path) -> None:

@@ -138,6 +138,15 @@ def test_a_mistake_is_one_sentence(call: Call, args: list[str], sentence: str) -
     assert sentence in err
 
 
+def test_collected_cells_are_no_folder_for_runs(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "fedavg-synthetic-s0-1.csv").write_text("round,moment,accuracy,client_mean\n")
+    code, out, err = call("reproduce", TABLE, "--cells", "cells")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "cells is 'cells', which holds collected cells: they can be drawn with --figure" in err
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+
+
 def test_only_the_rounds_that_the_code_looks_at_count(tmp_path: Path) -> None:
     ask = ask_for(TABLE, columns=["skewed"], methods=["fedavg"], rules="code")
     (row,) = reproduce(ask, tmp_path / "out", cells=tmp_path / "cells").rows

@@ -103,15 +103,22 @@ def _floor(ask: Ask, column: Column, cells: Path) -> float | None:
 
 
 def _draw_curves(axes: Any, ask: Ask, column: Column, lines: dict[str, Points], floor: float | None) -> None:
-    for k, (method, points) in enumerate(lines.items()):
-        colour = "#6e7781" if method == STANDALONE.name else PALETTE[k % len(PALETTE)]
+    own = ask.paper.name
+    known = [m for m in dict.fromkeys((own, *(r.name for r in ask.paper.methods), *lines)) if m != STANDALONE.name]
+    for method, points in lines.items():
+        k = known.index(method) if method in known else 0  # of the paper: the same look in each of its figures
+        colour = PALETTE[k % len(PALETTE)] if method in known else "#6e7781"
         dashes = DASHES[k // len(PALETTE) % len(DASHES)]
-        own = method == ask.paper.name
-        axes.plot(*_columns(points), label=method, color=colour, linestyle=dashes, linewidth=2.2 if own else 1.2)
+        width = 2.2 if method == own else 1.2
+        axes.plot(*_columns(points), label=method, color=colour, linestyle=dashes, linewidth=width)
     if floor is not None:
         axes.axhline(floor, color="#8c959f", linewidth=0.8, linestyle=":", label="floor: guessing")
-    axes.set_title(f"{ask.paper.name}, {ask.table.name}: {column.name}", fontsize=9)
+    scale = [f"scale {ask.scale.name}"] if ask.scaled else []
+    how = ", ".join([*scale, *(["rules of the code"] if ask.rules == "code" else []), *ask.set_by_hand])
+    title = f"{ask.paper.name}, {ask.table.name}: {column.name}"
+    axes.set_title(f"{title}\n{how}" if how else title, fontsize=9)
     axes.set_xlabel("round")
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel("accuracy in %" if ask.metric == ACCURACY.name else "mean accuracy of the clients in %")
     axes.legend(fontsize=7, frameon=False, ncols=1 + len(lines) // 10)
 
