@@ -32,6 +32,11 @@ CELLS = Path("runs/reproduce/cells")
 
 
 def open_cells(ask: Ask, cells: Path) -> list[Cell]:
+    if any(cells.glob("*.csv")):
+        raise ConfigError(
+            f"cells is {str(cells)!r}, which holds collected cells: they can be drawn with --figure, but runs need a "
+            f"folder of their own."
+        )
     return [c for c in cells_of(ask) if not is_finished(cells / c.folder)]
 
 

@@ -91,11 +91,6 @@ def command(
     if figure:
         _draw(ask, folder, home)
         return
-    if any(folder.glob("*.csv")):
-        raise ConfigError(
-            f"cells is {str(folder)!r}, which holds collected cells: they can be drawn with --figure, but runs need a "
-            f"folder of their own."
-        )
     ask, seconds = _fit_budget(ask, scale, folder, count, data_dir, budget)
     _announce(ask, seconds, count, quiet)
     if only_plan:
