@@ -306,10 +306,8 @@ class Page:
         curves = [read_curve(r, line.moment, column) for r in line.runs]
         if kind == "late":
             return f"{np.mean([np.mean([v for _, v in points[-LATE:]]) for points in curves]):.1f}"
-        if kind in (
-            "reach",
-            "reach_clients",
-        ):  # the first round at this accuracy in every seed, the mean over the seeds
+        if kind in ("reach", "reach_clients"):
+            # the first round at this accuracy in every seed, the mean over the seeds
             first = [next((t for t, v in points if v >= float(name)), None) for points in curves]
             return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
         if kind == "at":
