@@ -282,7 +282,7 @@ class Page:
             return f"{sum(row.verdict == 'exact' for row in given)} of {len(given)}"
         if kind in ("diff", "effect"):
             mean, low, high = self._difference(*([name] if kind == "diff" else self.claim["effects"][name]))
-            return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+            return f"{_signed(mean, 1)} ({_signed(low, 1)} to {_signed(high, 1)})"
         if kind == "seeds":
             words = [NUMBERS[n] for n in (self.seeds[0], self.seeds[-1])]
             some = words[0] if words[0] == words[1] else f"{words[0]} to {words[1].lower()}"
@@ -405,8 +405,13 @@ def _any(row: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _row(name: str, estimated: Interval) -> str:
-    mean, low, high = estimated
-    return f"| {name} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |"
+    mean, low, high = (_signed(value, 2) for value in estimated)
+    return f"| {name} | {mean} | {low} to {high} |"
+
+
+def _signed(value: float, digits: int) -> str:
+    """With its sign; zero is never below zero."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def _cost(command: str) -> str:
