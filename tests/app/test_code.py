@@ -281,6 +281,15 @@ def test_describe_prints_the_code_that_ran(here: Path, capsys: pytest.CaptureFix
     assert "FACTOR = 1.0" in printed
 
 
+def test_describe_shows_the_settings_and_the_scores_of_a_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = hw.run(experiment("helper", rounds=2), "run")
+    cli.main(["describe", "run"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "rounds = 2" in printed
+    assert f"last {run.accuracy():.4f}" in printed
+    assert "FACTOR" not in printed
+
+
 def test_models_of_a_run_with_edited_code_come_with_a_warning(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     hw.run(experiment("method", rounds=1), "run")
     edit("method")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...app import registry
+from ...disk.jsontext import leaves
 from ...errors import ConfigError
-from ...settings.fields import dump, field_help, field_types, summary_of, type_words
+from ...settings.experiment import Experiment
+from ...settings.fields import difference, dump, field_help, field_types, summary_of, type_words
 from ...settings.names import list_names
 from ...settings.portfolio import describe_standing
 
@@ -38,7 +41,7 @@ def command(what: str, code: bool) -> None:
     """Show METHOD: its paper, what travels, what stays, its records and options.
 
     Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes. Or show the folder RUN:
-    when, with what and on which machine it was made, and which of your own files decided its numbers.
+    when, with what and on which machine it was made, which of your own files decided its numbers, and its scores.
     """
     if os.path.isfile(Path(what) / "manifest.json"):
         _show_run(Path(what), code)
@@ -103,11 +106,15 @@ def _show_method(method: str) -> None:
 def _show_run(folder: Path, with_files: bool) -> None:
     from ...app.code import read_code
     from ...runs.manifest import read_manifest
+    from ...runs.query import Run
+    from .run import show
 
     manifest = read_manifest(folder)
+    own = difference(manifest["experiment"], Experiment().to_plain())
     made = {
         "made": f"{manifest['created']} by headwise {manifest['headwise']}, torch {manifest['versions']['torch']}",
-        "command": " ".join(manifest["command"]),
+        "command": shlex.join(manifest["command"]),
+        "settings": ", ".join(f"{name} = {value}" for name, value in leaves(own)) or "the defaults",
         "machine": manifest["hardware"]["cpu"],
     }
     for name, text in made.items():
@@ -118,6 +125,8 @@ def _show_run(folder: Path, with_files: bool) -> None:
         click.echo(f"{'your code' + since:20}{', '.join(names) or 'none'}; numerics {code.numerics}")
         for name, data in code.files.items() if with_files else ():
             click.echo(f"\n# {name}{since}\n{data.decode(errors='replace')}")
+    if (run := Run(folder)).rounds and not with_files:
+        show(run, as_json=False)
 
 
 def _fields(record: type[Record]) -> str:
