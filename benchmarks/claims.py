@@ -282,7 +282,9 @@ class Page:
             return f"{sum(row.verdict == 'exact' for row in given)} of {len(given)}"
         if kind in ("diff", "effect"):
             mean, low, high = self._difference(*([name] if kind == "diff" else self.claim["effects"][name]))
-            return f"{_signed(mean, 1)} ({_signed(low, 1)} to {_signed(high, 1)})"
+            near = any(0 < abs(end) < 0.05 for end in (low, high))
+            digits = 2 if near else 1  # which side of zero an end is on decides
+            return f"{_signed(mean, digits)} ({_signed(low, digits)} to {_signed(high, digits)})"
         if kind == "seeds":
             words = [NUMBERS[n] for n in (self.seeds[0], self.seeds[-1])]
             some = words[0] if words[0] == words[1] else f"{words[0]} to {words[1].lower()}"
