@@ -11,7 +11,8 @@
 for each a CSV with every evaluation, and a JSON file with the experiment, each client's accuracy, the CPU seconds, the
 machine and the commit; where clients learn numbers beside their weights, such as FedAFK's mu, `collect` adds a CSV with
 each client's. Cells run the checkout that `HEADWISE_QUEUE/code` links to, or else this one, so that work in
-other checkouts does not disturb them. `HEADWISE_QUEUE_SLOTS` is the number of cells at once (default: 2).
+other checkouts does not disturb them. `HEADWISE_QUEUE_SLOTS` is the number of cells at once (default: 2). With
+`HEADWISE_QUEUE_HOURS`, only cells that will probably end within so many hours from `start` are begun.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -29,9 +31,10 @@ import tomllib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from headwise.papers.cells import Cell
     from headwise.runs.query import Run
 
 QUEUE = Path(os.environ.get("HEADWISE_QUEUE", "runs/queue")).absolute()
@@ -48,6 +51,9 @@ LIST = Path("benchmarks/paper_queue.toml")
 CLAIMS = Path(__file__).parent.parent / "docs" / "results" / "claims"
 SLOTS = int(os.environ.get("HEADWISE_QUEUE_SLOTS", "2"))
 """cells at once, each on one core"""
+HOURS = "HEADWISE_QUEUE_HOURS"
+UNTIL = "HEADWISE_QUEUE_UNTIL"
+"""when these hours are over, in seconds since 1970: what the manager tells its cells"""
 NOTHING_LEFT = 3
 """exit code of a cell process that found every cell finished, running or failed"""
 
@@ -63,6 +69,8 @@ def manage() -> None:
     for folder in (RUNS, RESULTS, RUNNING, FAILED):
         folder.mkdir(parents=True, exist_ok=True)
     MANAGER.write_text(str(os.getpid()))
+    if HOURS in os.environ:
+        os.environ[UNTIL] = str(time.time() + 3600 * float(os.environ[HOURS]))
     stopping = False
 
     def stop(number: int, frame: object) -> None:
@@ -117,14 +125,9 @@ def run_cell() -> int:
     from headwise.app.launch import run_or_resume
     from headwise.papers.cells import with_workers
     from headwise.runs.manifest import describe_machine
-    from headwise.runs.query import Run
     from headwise.settings.options import Workers
 
-    for entry, cell in list_cells():
-        folder = RUNS / cell.folder
-        finished = (folder / "result.json").exists() and Run(folder).complete
-        if finished or is_collected(cell.folder) or (FAILED / cell.folder).exists():
-            continue
+    for entry, cell, _ in open_cells():
         (QUEUE / "locks").mkdir(exist_ok=True)
         with (QUEUE / "locks" / cell.folder).open("w") as lock:
             try:
@@ -139,7 +142,7 @@ def run_cell() -> int:
             if (group := Path("/proc/self/autogroup")).exists():  # or a session of its own gets a share like any other
                 group.write_text("19")
             try:
-                run_or_resume(with_workers(cell.experiment, Workers.parse("1", "workers")), folder)
+                run_or_resume(with_workers(cell.experiment, Workers.parse("1", "workers")), RUNS / cell.folder)
             except Exception:
                 (FAILED / cell.folder).write_text(traceback.format_exc())
                 raise
@@ -147,8 +150,30 @@ def run_cell() -> int:
     return NOTHING_LEFT
 
 
-def list_cells() -> Iterator[tuple[str, Any]]:
-    """The cells of the list, each once, with the entry that it is from; Standalone is run only where it is listed."""
+def open_cells() -> Iterator[Listed]:
+    """Those that are neither finished nor failed, and that there is time for."""
+    from headwise.runs.query import Run
+
+    hours_left = (float(os.environ[UNTIL]) - time.time()) / 3600 if UNTIL in os.environ else math.inf
+    for listed in list_cells():
+        name = listed.cell.folder
+        run = Run(RUNS / name)
+        finished = (run.path / "result.json").exists() and run.complete
+        hours = listed.hours * (1 - len(run.rounds) / listed.cell.experiment.rounds)
+        if not (finished or is_collected(name) or (FAILED / name).exists()) and hours <= hours_left:
+            yield listed
+
+
+class Listed(NamedTuple):
+    entry: str
+    """the entry that lists the cell, as a command"""
+    cell: Cell
+    hours: float
+    """of CPU time: its share of the entry's"""
+
+
+def list_cells() -> Iterator[Listed]:
+    """The cells of the list, each once; Standalone is run only where it is listed."""
     from headwise.papers.cells import ask_for, cells_of, with_settings
 
     known: set[str] = set()
@@ -158,10 +183,11 @@ def list_cells() -> Iterator[tuple[str, Any]]:
             rules=entry.get("rules", "paper"), seeds=entry.get("seeds", 1),
         )  # fmt: skip
         ask = with_settings(ask, entry["set"]) if "set" in entry else ask
-        for cell in cells_of(ask):
-            if cell.method in entry["methods"] and cell.folder not in known:
+        cells = [cell for cell in cells_of(ask) if cell.method in entry["methods"]]
+        for cell in cells:
+            if cell.folder not in known:
                 known.add(cell.folder)
-                yield _command(entry), cell
+                yield Listed(_command(entry), cell, entry["hours"] / len(cells))
 
 
 def _command(entry: dict[str, Any]) -> str:
@@ -249,7 +275,7 @@ def status() -> None:
 
     running = {json.loads(f.read_text())["cell"]: f.stem for f in RUNNING.glob("*.json")}
     entries: dict[str, list[str]] = {}
-    for entry, cell in list_cells():
+    for entry, cell, _ in list_cells():
         finished = (RESULTS / f"{cell.folder}.json").exists() or is_collected(cell.folder)
         failed = (FAILED / cell.folder).exists()
         state = "finished" if finished else "failed" if failed else "running" if cell.folder in running else "waiting"

@@ -36,7 +36,7 @@ def replay(cell: Cell, rounds: int) -> tuple[int, int]:
 def main(arguments: list[str]) -> int:
     """Replay the cells, a line for each; 1 if one differs, 2 if nothing could be compared."""
     count, *names = arguments or [""]
-    cells = [cell for _, cell in list_cells() if is_collected(cell.folder)]
+    cells = [listed.cell for listed in list_cells() if is_collected(listed.cell.folder)]
     chosen = [cell for cell in cells if cell.folder.startswith(tuple(names) or ("",))]
     if not count.isdecimal() or not int(count) or not chosen:
         print(__doc__ if not names else f"No published cell's name begins with {', '.join(names)}.", file=sys.stderr)

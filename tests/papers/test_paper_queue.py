@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +44,31 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_cell_of_the_list_exists_comes_once_and_takes_all_samples() -> None:
     cells = list(queue.list_cells())
-    assert len({cell.folder for _, cell in cells}) == len(cells) > 50
-    assert all(cell.method in entry and cell.experiment.fraction == 1 for entry, cell in cells)
+    assert len({cell.folder for _, cell, _ in cells}) == len(cells) > 50
+    assert all(cell.method in entry and cell.experiment.fraction == 1 for entry, cell, _ in cells)
+    assert all(0 < hours < 3 for _, _, hours in cells)
+
+
+def test_no_cell_is_begun_that_would_not_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "CLAIMS", home)
+    monkeypatch.setattr(queue, "FAILED", home / "failed")
+    experiment = hw.Experiment(data="digits", clients=3, rounds=2)
+    cells = [Cell(f"{seed}", "digits", dataclasses.replace(experiment, seed=seed)) for seed in range(4)]
+    hw.run(cells[0].experiment, queue.RUNS / cells[0].folder)
+    queue.FAILED.mkdir()
+    (queue.FAILED / cells[1].folder).touch()
+    listed = [queue.Listed("-", cell, hours) for cell, hours in zip(cells, (0.1, 0.1, 2.0, 0.9), strict=True)]
+    monkeypatch.setattr(queue, "list_cells", lambda: iter(listed))
+    assert list(queue.open_cells()) == listed[2:]
+    monkeypatch.setenv(queue.UNTIL, str(time.time() + 3600))
+    assert list(queue.open_cells()) == listed[3:]
 
 
 def test_pages_take_each_cell_of_the_list_and_never_two_for_one() -> None:
     """Days of computing may be between a cell and its page: here each has a finished one's numbers."""
     finished = [run for run in claims.read_runs() if "cpu_seconds" in run]
     runs = []
-    for _, cell in queue.list_cells():
+    for _, cell, _ in queue.list_cells():
         plain = difference(cell.experiment.to_plain(), claims.DEFAULTS)
         like = next(r for r in finished if r["experiment"].get("clients") == cell.experiment.clients)
         clients = dict.fromkeys(("pre", "stale", "global"), like["clients"]["stale"])
