@@ -30,6 +30,7 @@ import time
 import tomllib
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,8 +78,9 @@ def manage() -> None:
         nonlocal stopping
         stopping = True
         for child in children:
-            os.killpg(child, signal.SIGCONT)
-            os.killpg(child, signal.SIGINT)  # the cell ends after its round
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.killpg(child, signal.SIGCONT)
+                os.killpg(child, signal.SIGINT)  # the cell ends after its round
 
     children: dict[int, dict[str, Any]] = {}
     signal.signal(signal.SIGTERM, stop)
