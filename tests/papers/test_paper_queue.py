@@ -7,8 +7,8 @@ import dataclasses
 import importlib.util
 import json
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,7 +60,8 @@ def test_no_cell_is_begun_that_would_not_end(home: Path, monkeypatch: pytest.Mon
     listed = [queue.Listed("-", cell, hours) for cell, hours in zip(cells, (0.1, 0.1, 2.0, 0.9), strict=True)]
     monkeypatch.setattr(queue, "list_cells", lambda: iter(listed))
     assert list(queue.open_cells()) == listed[2:]
-    monkeypatch.setenv(queue.UNTIL, str(time.time() + 3600))
+    monkeypatch.setattr(queue, "time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setenv(queue.UNTIL, "4600")
     assert list(queue.open_cells()) == listed[3:]
 
 
