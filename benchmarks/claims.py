@@ -173,7 +173,14 @@ class Page:
 
     def __init__(self, claim: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> None:
         self.claim = claim
-        self.lines = {line.name: line for row in claim.get("lines", ()) if (line := _line(row, claim, runs)).runs}
+        rows: Sequence[Mapping[str, Any]] = claim.get("lines", ())
+        lines = [_line(row, claim, runs) for row in rows]
+        firm = [line for row, line in zip(rows, lines, strict=True) if line.runs and not row.get("optional")]
+        draws = set.intersection(*({draw for draw, _ in line.by_cell} for line in firm)) if firm else set[int]()
+        for line in firm if draws else ():  # a draw counts when all lines have it
+            for cell in [cell for cell in line.by_cell if cell[0] not in draws]:
+                del line.by_cell[cell]
+        self.lines = {line.name: line for line in lines if line.runs}
 
     @cached_property
     def exact(self) -> list[Row]:

@@ -79,6 +79,15 @@ def test_methods_are_compared_on_the_seeds_that_both_have() -> None:
     assert claims.Page(TWO, runs[:1]).fill("{seeds:}") == "One seed"
 
 
+def test_a_draw_counts_when_all_lines_have_it() -> None:
+    runs = [run_of("fedper", [0.5, 0.5]), run_of("fedavg", [0.1, 0.1]), run_of("fedper", [0.9, 0.9], partition="q")]
+    runs[2]["experiment"]["data_seed"] = 1
+    assert claims.Page(TWO, runs).fill("{acc:FedPer}, {diff:FedPer - FedAvg}") == "50.0, +40.0 (+40.0 to +40.0)"
+    whole = [*runs, {**run_of("fedavg", [0.3, 0.3], partition="q")}]
+    whole[3]["experiment"]["data_seed"] = 1
+    assert claims.Page(TWO, whole).fill("{acc:FedPer}") == "70.0"
+
+
 def test_other_clients_are_not_compared() -> None:
     seeds = claims.Page(TWO, [run_of("fedper", [0.5, 0.5], s, f"p{s}") for s in (0, 1)])
     with pytest.raises(SystemExit, match="FedPer: these runs have different clients in one draw"):
